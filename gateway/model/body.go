@@ -24,8 +24,6 @@ type field struct {
 
 type object []field
 
-var errTwice = errors.New("duplicate field")
-
 // fold returns the same text for all spellings of a name, because APIs differ in the spellings that they accept.
 func fold(name string) string {
 	return strings.ToLower(strings.Map(func(r rune) rune {
@@ -58,7 +56,7 @@ func parseObject(raw []byte) (object, error) {
 		}
 		name, _ := tok.(string) // an object has only string keys
 		if seen[fold(name)] {
-			return nil, fmt.Errorf("%w: %.40q", errTwice, name)
+			return nil, fmt.Errorf("duplicate field: %.40q", name)
 		}
 		seen[fold(name)] = true
 		var value json.RawMessage
@@ -140,7 +138,9 @@ func (o object) bytes() json.RawMessage {
 // Fields of requests. The first list has fields that change the price of a request or make it continue without a
 // metered answer. These fields are always dropped.
 var (
-	priced = []string{"servicetier", "speed", "inferencegeo", "background", "deferred", "models", "fallbacks", "preset", "provider"}
+	priced = []string{
+		"servicetier", "speed", "inferencegeo", "background", "deferred", "models", "fallbacks", "preset", "provider",
+	}
 	// make the provider run code, or use the provider's own store
 	providerSide = []string{"mcpservers", "container", "prompt", "plugins", "enablecodeinterpreter"}
 	// make the provider search
@@ -167,11 +167,11 @@ const unlimited = 16_000
 // fields, and some of them search or call servers.
 var chatFields = slices.Concat(answers, searching, []string{
 	"maxtokens", "maxcompletiontokens",
-	"model", "messages", "stream", "streamoptions", "tools", "toolchoice", "paralleltoolcalls", "functions", "functioncall",
-	"temperature", "topp", "topk", "topa", "minp", "stop", "seed", "frequencypenalty", "presencepenalty", "repetitionpenalty", "lengthpenalty",
-	"logitbias", "logprobs", "toplogprobs", "responseformat", "prediction", "verbosity", "user", "safetyidentifier", "metadata",
-	"promptcachekey", "promptcacheretention",
-	"reasoning", "reasoningeffort", "includereasoning", "thinking", "thinkingbudget", "enablethinking", "chattemplatekwargs",
+	"model", "messages", "stream", "streamoptions", "tools", "toolchoice", "paralleltoolcalls", "functions",
+	"functioncall", "temperature", "topp", "topk", "topa", "minp", "stop", "seed", "frequencypenalty", "presencepenalty",
+	"repetitionpenalty", "lengthpenalty", "logitbias", "logprobs", "toplogprobs", "responseformat", "prediction",
+	"verbosity", "user", "safetyidentifier", "metadata", "promptcachekey", "promptcacheretention", "reasoning",
+	"reasoningeffort", "includereasoning", "thinking", "thinkingbudget", "enablethinking", "chattemplatekwargs",
 })
 
 // maxFields is the maximum number of fields in an examined object, and the maximum number of tools in a request.
@@ -194,7 +194,7 @@ type checked struct {
 // *refusal.
 func check(r route, g Grant, raw []byte, left func(*checked) int64) (*checked, error) {
 	if !utf8.Valid(raw) {
-		return nil, &refusal{status: http.StatusBadRequest, message: "the request is not UTF-8"}
+		return nil, refuse(http.StatusBadRequest, "the request is not UTF-8")
 	}
 	c := &checked{model: r.model, input: int64(len(raw)) / bytesPerToken, left: left}
 	o, err := c.walk(r, g, raw)
@@ -204,12 +204,11 @@ func check(r route, g Grant, raw []byte, left func(*checked) int64) (*checked, e
 		in, err = c.walk(r, g, inner)
 		o = o.set("generateContentRequest", in.set("model", json.RawMessage(`"models/`+r.model+`"`)).bytes())
 	}
-	var f *refusal
 	switch {
-	case errors.As(err, &f):
-		return nil, f
+	case errors.As(err, new(*refusal)):
+		return nil, err
 	case err != nil:
-		return nil, &refusal{status: http.StatusBadRequest, message: "cannot read the request: " + err.Error()}
+		return nil, refuse(http.StatusBadRequest, "cannot read the request: %v", err)
 	}
 	c.body = o.bytes()
 	return c, nil
@@ -275,7 +274,7 @@ var errStored = forbid("content stored at the provider is not allowed: send all 
 
 // forbid returns a refusal with status 403.
 func forbid(format string, args ...any) error {
-	return &refusal{status: http.StatusForbidden, message: fmt.Sprintf(format, args...)}
+	return refuse(http.StatusForbidden, format, args...)
 }
 
 // dropFields removes the fields that are not allowed.
@@ -327,7 +326,7 @@ func (c *checked) shortenThinking(o object) (object, error) {
 		return o, nil //nolint:nilerr // what is no object the provider refuses
 	}
 	if n = c.longest / 2; n < leastThinking {
-		return nil, &refusal{status: http.StatusForbidden, spent: true, message: "the requested thinking exceeds the remaining budget of this run"}
+		return nil, overBudget("the requested thinking exceeds the remaining budget of this run")
 	}
 	return o.set("thinking", thinking.set("budget_tokens", strconv.AppendInt(nil, n, 10)).bytes()), nil
 }
@@ -438,7 +437,8 @@ type providerTool struct{ kind, name string }
 
 // clientTools splits tools into tools that the client runs and provider tools. It rejects nested namespaces, because
 // each level would be parsed again.
-func clientTools(d Dialect, web, namespaces bool, raw json.RawMessage) (kept []json.RawMessage, gone []providerTool, err error) {
+func clientTools(d Dialect, web, namespaces bool, raw json.RawMessage) (
+	kept []json.RawMessage, gone []providerTool, err error) {
 	var list []json.RawMessage
 	if err := json.Unmarshal(raw, &list); err != nil {
 		return nil, nil, errors.New("tools is not a list")
@@ -466,8 +466,12 @@ func clientTools(d Dialect, web, namespaces bool, raw json.RawMessage) (kept []j
 // clientTool returns the part of a tool that the client runs, or nil if there is no such part.
 func clientTool(d Dialect, web, namespaces bool, t object) (keep object, gone []providerTool, err error) {
 	if d == Gemini {
+		allowed := []string{"functiondeclarations"}
+		if web {
+			allowed = append(allowed, "googlesearch", "googlesearchretrieval", "urlcontext")
+		}
 		for _, f := range t {
-			if name := fold(f.name); name == "functiondeclarations" || web && slices.Contains([]string{"googlesearch", "googlesearchretrieval", "urlcontext"}, name) {
+			if slices.Contains(allowed, fold(f.name)) {
 				keep = append(keep, f)
 			} else {
 				gone = append(gone, providerTool{kind: f.name})
@@ -495,8 +499,9 @@ func clientTool(d Dialect, web, namespaces bool, t object) (keep object, gone []
 func runsInside(d Dialect, kind string) bool {
 	switch d {
 	case Anthropic:
-		return kind == "" || kind == "custom" || slices.ContainsFunc([]string{"bash_", "text_editor_", "memory_", "tool_search_tool_"},
-			func(prefix string) bool { return strings.HasPrefix(kind, prefix) })
+		prefixes := []string{"bash_", "text_editor_", "memory_", "tool_search_tool_"}
+		return kind == "" || kind == "custom" ||
+			slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(kind, prefix) })
 	case OpenAIResponses:
 		return slices.Contains([]string{"function", "custom", "local_shell", "apply_patch", "tool_search"}, kind)
 	default:
@@ -580,7 +585,9 @@ func atProvider(uri string) bool {
 // fetched reports whether a string makes the provider fetch something.
 func fetched(name, above, value string) bool {
 	remote := value != "" && !strings.HasPrefix(strings.ToLower(strings.TrimSpace(value)), "data:")
-	holders := []string{"source", "imageurl", "fileurl", "filedata", "videourl", "audiourl", "inputaudio", "file", "document", "image", "video"}
+	holders := []string{
+		"source", "imageurl", "fileurl", "filedata", "videourl", "audiourl", "inputaudio", "file", "document", "image", "video",
+	}
 	switch name {
 	case "imageurl", "fileurl", "fileuri", "videourl", "audiourl", "documenturl":
 		return remote

@@ -2,6 +2,7 @@ package model
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -39,7 +40,8 @@ type route struct {
 
 var (
 	modelName = regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\z`)
-	geminiAsk = regexp.MustCompile(`\A/v1beta/models/([A-Za-z0-9][A-Za-z0-9._-]{0,127}):(generateContent|streamGenerateContent|countTokens)\z`)
+	geminiAsk = regexp.MustCompile(`\A/v1beta/models/([A-Za-z0-9][A-Za-z0-9._-]{0,127}):` +
+		`(generateContent|streamGenerateContent|countTokens)\z`)
 )
 
 // routeOf returns the route of a request. path is relative to the provider's name.
@@ -60,7 +62,8 @@ func (d Dialect) route(method, path string) (r route, ok bool) {
 		return route{kind: generate, upstream: path}, true
 	case d == Anthropic && method == http.MethodPost && path == "/v1/messages/count_tokens":
 		return route{kind: count, upstream: path}, true
-	case d == Anthropic && method == http.MethodGet && (path == "/v1/models" || modelName.MatchString(strings.TrimPrefix(path, "/v1/models/"))):
+	case d == Anthropic && method == http.MethodGet &&
+		(path == "/v1/models" || modelName.MatchString(strings.TrimPrefix(path, "/v1/models/"))):
 		return route{kind: list, upstream: path}, true
 	case d == OpenAIResponses && method == http.MethodPost && openai == "/responses",
 		d == OpenAIChat && method == http.MethodPost && openai == "/chat/completions":
@@ -111,6 +114,15 @@ type refusal struct {
 }
 
 func (f *refusal) Error() string { return f.message }
+
+func refuse(status int, format string, args ...any) error {
+	return &refusal{status: status, message: fmt.Sprintf(format, args...)}
+}
+
+// overBudget returns a refusal because of the budget.
+func overBudget(message string) error {
+	return &refusal{status: http.StatusForbidden, message: message, spent: true}
+}
 
 // errorName holds the names of a status in the dialects.
 type errorName struct {

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -99,11 +98,12 @@ func (p *Proxy) Issue(g Grant) (*Lease, error) {
 	}
 	known := true
 	for _, m := range g.Models {
-		if _, ok := p.o.Prices.of(g.Provider, m); !ok {
-			known = false
-			if g.Budget.USD > 0 {
-				return nil, fmt.Errorf("%w: a USD budget requires a price of %s/%s; add it to Options.Prices (--prices)", backend.ErrInvalid, g.Provider, m)
-			}
+		if _, ok := p.o.Prices.of(g.Provider, m); ok {
+			continue
+		}
+		if known = false; g.Budget.USD > 0 {
+			return nil, fmt.Errorf("%w: a USD budget requires a price of %s/%s; add it to Options.Prices (--prices)",
+				backend.ErrInvalid, g.Provider, m)
 		}
 	}
 	g.MaxConcurrent = cmp.Or(g.MaxConcurrent, defaultConcurrent)
@@ -189,8 +189,8 @@ func (l *Lease) slot(ctx context.Context, size int64) (release func(), ok bool) 
 	return sync.OnceFunc(func() { l.sizes.Release(size); l.slots.Release(1) }), true
 }
 
-// overBudget returns the exhausted part of the budget, or an empty string. The caller must hold mu.
-func (l *Lease) overBudget() string {
+// exhausted returns the exhausted part of the budget, or an empty string. The caller must hold mu.
+func (l *Lease) exhausted() string {
 	switch b := l.grant.Budget; {
 	case b.USD > 0 && l.usage.CostUSD >= b.USD:
 		return fmt.Sprintf("%.4g USD", b.USD)
@@ -239,13 +239,12 @@ func (l *Lease) reserve(c *checked, asks bool) error {
 	price, _ := l.p.o.Prices.of(l.grant.Provider, c.model)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if what := l.overBudget(); what != "" {
-		return &refusal{status: http.StatusForbidden, spent: true, message: "the budget of this run is used up: " + what}
+	if what := l.exhausted(); what != "" {
+		return overBudget("the budget of this run is used up: " + what)
 	}
 	if asks {
 		if len(l.running) > 0 && c.longest > l.leftLocked(c) {
-			return &refusal{status: http.StatusForbidden, spent: true,
-				message: "running requests have reserved the budget of this run: retry after they finish"}
+			return overBudget("running requests have reserved the budget of this run: retry after they finish")
 		}
 		c.cost = price.cost(tokens{input: c.input, output: c.longest})
 		l.running = append(l.running, c)
@@ -260,7 +259,7 @@ func (l *Lease) refused(spent bool) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.usage.Refused++
-	if spent && (len(l.running) == 0 || l.overBudget() != "") {
+	if spent && (len(l.running) == 0 || l.exhausted() != "") {
 		l.exhaust()
 	}
 	return l.usage.Refused

@@ -171,7 +171,9 @@ func (m *meter) take(event []byte) {
 		m.takeOpenAI(t.Usage)
 	case Gemini:
 		if u := t.Metadata; u != nil {
-			m.used = tokens{input: u.Prompt + u.ToolPrompt, output: u.Candidates + u.Thoughts, cacheRead: u.Cached, reasoning: u.Thoughts}.atLeastZero()
+			m.used = tokens{
+				input: u.Prompt + u.ToolPrompt, output: u.Candidates + u.Thoughts, cacheRead: u.Cached, reasoning: u.Thoughts,
+			}.atLeastZero()
 			m.final = true // each event has the sums so far, so a truncated stream needs no estimate
 		}
 	}
@@ -215,7 +217,10 @@ func (t tokens) with(u usage) tokens {
 }
 
 func (t tokens) plus(u tokens) tokens {
-	return tokens{t.input + u.input, t.output + u.output, t.cacheRead + u.cacheRead, t.cacheWrite + u.cacheWrite, t.cacheWriteLong + u.cacheWriteLong, t.reasoning + u.reasoning}.atLeastZero()
+	return tokens{
+		t.input + u.input, t.output + u.output, t.cacheRead + u.cacheRead, t.cacheWrite + u.cacheWrite,
+		t.cacheWriteLong + u.cacheWriteLong, t.reasoning + u.reasoning,
+	}.atLeastZero()
 }
 
 func (m *meter) takeOpenAI(u *usage) {

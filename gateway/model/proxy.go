@@ -96,9 +96,8 @@ type Attachment struct{ addr string }
 // without a lease is refused, so attaching a session twice costs nothing.
 func (p *Proxy) Attach(ctx context.Context, s *sandbox.Sandbox) (*Attachment, error) {
 	h := p.Handler(s.ID())
-	addr, _, err := s.Serve(ctx, sandbox.Service{Name: serviceName, Handle: func(ctx context.Context, c *sandbox.ServiceConn) {
-		httpconn.Serve(ctx, c, h, headerTime)
-	}})
+	handle := func(ctx context.Context, c *sandbox.ServiceConn) { httpconn.Serve(ctx, c, h, headerTime) }
+	addr, _, err := s.Serve(ctx, sandbox.Service{Name: serviceName, Handle: handle})
 	if err != nil && addr == "" {
 		return nil, fmt.Errorf("model: %w", err)
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"mime"
 	"net/http"
@@ -40,8 +39,14 @@ const (
 // Forwarded headers. All other headers of requests are dropped. All other headers of answers are dropped too, because
 // they identify the account.
 var (
-	requestHeaders = []string{"Content-Type", "Accept", "User-Agent", "Anthropic-Version", "Anthropic-Beta", "Openai-Beta", "X-Goog-Api-Client", "Idempotency-Key"}
-	answerHeaders  = []string{"Content-Type", "Cache-Control", "Date", "Retry-After", "Retry-After-Ms", "Request-Id", "X-Request-Id", "X-Should-Retry"}
+	requestHeaders = []string{
+		"Content-Type", "Accept", "User-Agent", "Anthropic-Version", "Anthropic-Beta", "Openai-Beta", "X-Goog-Api-Client",
+		"Idempotency-Key",
+	}
+	answerHeaders = []string{
+		"Content-Type", "Cache-Control", "Date", "Retry-After", "Retry-After-Ms", "Request-Id", "X-Request-Id",
+		"X-Should-Retry",
+	}
 )
 
 // Handler returns the HTTP handler for the requests of one sandbox.
@@ -79,15 +84,15 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, sandbox string) (D
 		if len(provider.Dialects) > 0 {
 			d = provider.Dialects[0]
 		}
-		return d, &refusal{status: http.StatusNotFound, message: "only requests to models are supported"}
+		return d, refuse(http.StatusNotFound, "only requests to models are supported")
 	}
 	l := p.find(sandbox, keysOf(r))
 	if l == nil || l.grant.Provider != name {
-		return rt.dialect, &refusal{status: http.StatusUnauthorized, message: "this key does not belong to a running run"}
+		return rt.dialect, refuse(http.StatusUnauthorized, "this key does not belong to a running run")
 	}
 	end, ok := l.begin()
 	if !ok {
-		return rt.dialect, &refusal{status: http.StatusUnauthorized, message: "the run of this key has ended"}
+		return rt.dialect, refuse(http.StatusUnauthorized, "the run of this key has ended")
 	}
 	defer end()
 	x := &exchange{p: p, l: l, route: rt, provider: provider, r: r, began: time.Now()}
@@ -104,7 +109,7 @@ func (x *exchange) run(w http.ResponseWriter) (err error) {
 	defer httpconn.EndWith(x.l.ctx, w)()
 	release, ok := x.l.slot(x.r.Context(), size)
 	if !ok {
-		return x.refuse(&refusal{status: http.StatusTooManyRequests, message: "too many concurrent requests of this run"})
+		return x.refuse(refuse(http.StatusTooManyRequests, "too many concurrent requests of this run"))
 	}
 	defer release()
 	x.checked = &checked{}
@@ -121,7 +126,7 @@ func (x *exchange) run(w http.ResponseWriter) (err error) {
 	if x.provider.Auth != nil {
 		if err := x.provider.Auth(x.key); err != nil {
 			x.p.o.Log.Error("cannot get a model provider's key", "provider", x.provider.Name, "error", err)
-			return x.refuse(&refusal{status: http.StatusBadGateway, message: "the operator's key for " + x.provider.Name + " is not available"})
+			return x.refuse(refuse(http.StatusBadGateway, "the operator's key for %s is not available", x.provider.Name))
 		}
 	}
 	if err := x.l.reserve(x.checked, x.kind == generate); err != nil {
@@ -161,7 +166,7 @@ func (x *exchange) refuse(err error) error {
 // readBody reads the body. The body must arrive in time, must not be too large, and must not be encoded.
 func (x *exchange) readBody(w http.ResponseWriter, rc *http.ResponseController) ([]byte, error) {
 	if e := x.r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
-		return nil, &refusal{status: http.StatusUnsupportedMediaType, message: "send the request without Content-Encoding"}
+		return nil, refuse(http.StatusUnsupportedMediaType, "send the request without Content-Encoding")
 	}
 	_ = rc.SetReadDeadline(time.Now().Add(bodyTime)) // always supported by these connections
 	if x.l.ctx.Err() != nil {
@@ -169,12 +174,11 @@ func (x *exchange) readBody(w http.ResponseWriter, rc *http.ResponseController) 
 	}
 	raw, err := io.ReadAll(http.MaxBytesReader(w, x.r.Body, maxBody))
 	_ = rc.SetReadDeadline(time.Time{})
-	var large *http.MaxBytesError
 	switch {
-	case errors.As(err, &large):
-		return nil, &refusal{status: http.StatusRequestEntityTooLarge, message: fmt.Sprintf("the request is larger than %d MiB", maxBody>>20)}
+	case errors.As(err, new(*http.MaxBytesError)):
+		return nil, refuse(http.StatusRequestEntityTooLarge, "the request is larger than %d MiB", maxBody>>20)
 	case err != nil:
-		return nil, &refusal{status: http.StatusBadRequest, message: "the request is incomplete"}
+		return nil, refuse(http.StatusBadRequest, "the request is incomplete")
 	}
 	return raw, nil
 }
@@ -228,7 +232,7 @@ func (x *exchange) answer(res *http.Response) error {
 	switch {
 	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden:
 		x.logAnswer(res)
-		return &refusal{status: http.StatusForbidden, message: fmt.Sprintf("%s refused the operator's key or the request", x.provider.Name)}
+		return forbid("%s refused the operator's key or the request", x.provider.Name)
 	case res.StatusCode < 200 || res.StatusCode >= 300 && res.StatusCode < 400:
 		return fmt.Errorf("unexpected status %d", res.StatusCode)
 	case res.StatusCode < 300 && mediaType(res) == "text/html":
@@ -292,20 +296,24 @@ func mediaType(res *http.Response) string {
 // meter inserts the meter into an answer.
 func (x *exchange) meter(res *http.Response) {
 	m := &meter{dialect: x.dialect, stream: mediaType(res) == "text/event-stream"}
-	res.Body = &metered{ReadCloser: res.Body, m: m,
-		first: sync.OnceFunc(func() { x.span.SetAttributes(telemetry.KeyFirstByte.Int64(time.Since(x.began).Milliseconds())) }),
-		done: func() {
-			used, estimated := m.total(x.input, x.longest)
-			cost := x.l.settle(x.checked, used, estimated)
-			x.span.SetAttributes(semconv.InputTokens.Int64(used.input), semconv.OutputTokens.Int64(used.output),
-				semconv.CachedTokens.Int64(used.cacheRead), semconv.ThinkingTokens.Int64(used.reasoning), telemetry.KeyCost.Float64(cost))
-		}}
+	first := sync.OnceFunc(func() {
+		x.span.SetAttributes(telemetry.KeyFirstByte.Int64(time.Since(x.began).Milliseconds()))
+	})
+	res.Body = &metered{ReadCloser: res.Body, m: m, first: first, done: func() {
+		used, estimated := m.total(x.input, x.longest)
+		cost := x.l.settle(x.checked, used, estimated)
+		x.span.SetAttributes(semconv.InputTokens.Int64(used.input), semconv.OutputTokens.Int64(used.output),
+			semconv.CachedTokens.Int64(used.cacheRead), semconv.ThinkingTokens.Int64(used.reasoning),
+			telemetry.KeyCost.Float64(cost))
+	}}
 }
 
 // logAnswer logs the text of a provider's error answer, without the key.
 func (x *exchange) logAnswer(res *http.Response) {
 	text, _ := io.ReadAll(io.LimitReader(res.Body, maxLog)) // as much as there is
-	x.p.o.Log.Warn("a model provider refused a request", "provider", x.provider.Name, "status", res.StatusCode, slog.String("answer", httpconn.Secrets(x.key).Replace(string(text))))
+	answer := httpconn.Secrets(x.key).Replace(string(text))
+	x.p.o.Log.Warn("a model provider refused a request", "provider", x.provider.Name, "status", res.StatusCode,
+		"answer", answer)
 }
 
 // failed answers if the provider did not answer, or if its answer cannot be forwarded.
