@@ -72,7 +72,7 @@ func (s *Server) Sweep(now time.Time) { s.sweep(now) }
 // KeepAfterEnd keeps a call whose scope has ended, and returns the number of kept calls.
 func (s *Server) KeepAfterEnd(ctx context.Context) (int, error) {
 	s.mu.Lock()
-	sc, err := s.newScope(newRun(record.NamespaceMCP), localOwner, false, true)
+	sc, err := s.newScope(newRun(record.NamespaceMCP), localOwner, false)
 	s.mu.Unlock()
 	if err == nil {
 		err = s.endScope(ctx, sc, true)
@@ -100,7 +100,7 @@ func Fault(data []byte) (code int64, text string) {
 // ServeOn serves one client on an SDK transport until it hangs up, like ServeStdio.
 func (s *Server) ServeOn(ctx context.Context, t mcp.Transport) error {
 	s.mu.Lock()
-	sc, err := s.newScope(newRun(record.NamespaceMCP), localOwner, false, true)
+	sc, err := s.newScope(newRun(record.NamespaceMCP), localOwner, false)
 	s.mu.Unlock()
 	if err != nil {
 		return err

@@ -153,7 +153,7 @@ func (s *Server) checkCommands(args toolspec.Args) *toolspec.Error {
 
 // allows reports whether the allow list contains the command. It returns true if there is no allow list.
 func (r *CommandRules) allows(cmd []word) bool {
-	if len(r.Allow) == 0 || len(cmd) == 0 || cmd[0].static && harmless(cmd[0].text) {
+	if len(r.Allow) == 0 || harmless(cmd[0].text) {
 		return true
 	}
 	return slices.ContainsFunc(r.Allow, func(rule CommandRule) bool { return rule.matches(cmd) })

@@ -146,9 +146,6 @@ func (r *CommandRule) compile() error {
 
 // matches reports whether the rule matches the command.
 func (r *CommandRule) matches(cmd []word) bool {
-	if len(cmd) == 0 || !cmd[0].static {
-		return false
-	}
 	program := cmd[0].text
 	if !strings.Contains(r.words[0], "/") {
 		program = path.Base(program)

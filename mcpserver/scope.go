@@ -64,13 +64,13 @@ func sharedRun(text string) session.Run {
 func (sc *scope) sharedTask(id string) session.Run { return sharedRun(sc.run.ID + "/" + id) }
 
 // newScope creates a scope without sandboxes. The caller must hold s.mu.
-func (s *Server) newScope(run session.Run, owner string, handles, named bool) (*scope, error) {
+func (s *Server) newScope(run session.Run, owner string, handles bool) (*scope, error) {
 	if s.closed {
 		return nil, errServerClosed
 	}
 	sc := &scope{
-		run: run, owner: owner, handles: handles, named: named, slots: make(chan struct{}, maxCalls),
-		tasks: map[string]*taskSession{}, used: time.Now(),
+		run: run, owner: owner, handles: handles, named: !handles || owner != localOwner,
+		slots: make(chan struct{}, maxCalls), tasks: map[string]*taskSession{}, used: time.Now(),
 	}
 	var err error
 	if sc.calls, err = s.plugin.Calls(sc.run, s.opts.Sandbox, s.callOptions(sc)); err != nil {
@@ -132,7 +132,7 @@ func (s *Server) bySession(ctx context.Context, ss *mcp.ServerSession, extra *mc
 		closeSession(ss)
 		return nil, errServerClosed
 	}
-	sc, err := s.newScope(newRun(record.NamespaceMCP), ownerOf(extra.TokenInfo), false, true)
+	sc, err := s.newScope(newRun(record.NamespaceMCP), ownerOf(extra.TokenInfo), false)
 	if err != nil {
 		closeSession(ss)
 		place.give()
@@ -188,7 +188,7 @@ func (s *Server) byOwner(_ context.Context, _ *mcp.ServerSession, extra *mcp.Req
 	if s.opts.Shared {
 		run = sharedRun("requests of " + owner)
 	}
-	sc, err := s.newScope(run, owner, true, owner != localOwner)
+	sc, err := s.newScope(run, owner, true)
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ type word struct {
 // This prevents accidents of an honest model but provides no isolation. docs/reference/guard-policy.md lists the
 // commands that it misses.
 type commands struct {
-	list [][]word
+	list [][]word // the first word of each command is static
 	// unknown is the reason why some commands are unknown. It is empty if all commands are known.
 	unknown string
 }

@@ -25,7 +25,7 @@ const MaxMessageBytes = 16 << 20
 // of in is not an error.
 func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	s.mu.Lock()
-	sc, err := s.newScope(newRun(record.NamespaceMCP), localOwner, false, true)
+	sc, err := s.newScope(newRun(record.NamespaceMCP), localOwner, false)
 	s.mu.Unlock()
 	if err != nil {
 		return err

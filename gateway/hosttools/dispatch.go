@@ -153,7 +153,9 @@ func (p *pass) perform(ctx context.Context) Reply {
 		return Reply{Error: fail}
 	}
 	if err := p.note(ctx, audit.Allowed, ""); err != nil {
-		return Reply{Error: p.internal(ctx, "cannot record a call", err)}
+		const message = "cannot record a call"
+		p.set.r.o.Log.ErrorContext(ctx, message, "tool", p.entry.tool.FullName(), "error", err)
+		return Reply{Error: toolspec.Failf(toolspec.CodeInternal, message)}
 	}
 	kept = true
 	res, fail := p.run(ctx, release) // step 8
@@ -349,11 +351,6 @@ func (p *pass) failure(ctx, within context.Context, o outcome) *Error {
 
 // maxFailureText is the maximum size of a tool's error message in a reply.
 const maxFailureText = 4 << 10
-
-func (p *pass) internal(ctx context.Context, message string, err error) *Error {
-	p.set.r.o.Log.ErrorContext(ctx, message, "tool", p.entry.tool.FullName(), "error", err)
-	return toolspec.Failf(toolspec.CodeInternal, "%s", message)
-}
 
 // ended returns the error for a call whose context is done.
 func ended(ctx context.Context) *Error {

@@ -135,32 +135,27 @@ func (s *Set) call(ctx context.Context, req mcp.Request) (mcp.Result, error) {
 	reply := l.access.Call(ctx, l.execID, l.span, Request{
 		Tool: params.Name, Args: params.Arguments, Save: text(wire.MetaSave), TraceParent: text(metaTraceParent),
 	})
-	return reply.mcp()
+	return reply.mcp(), nil
 }
 
 // mcp converts the reply to an MCP result. Errors are structured content too: {"error": {…}}.
-func (r Reply) mcp() (*mcp.CallToolResult, error) {
-	res := &mcp.CallToolResult{Content: []mcp.Content{}}
+func (r Reply) mcp() *mcp.CallToolResult {
+	res, text := &mcp.CallToolResult{}, r.Text
 	if len(r.Files) > 0 {
 		res.Meta = mcp.Meta{wire.MetaFiles: r.Files}
 	}
-	if r.Error != nil {
+	switch {
+	case r.Error != nil:
 		failure := struct {
 			*Error
 			RetryAfter int64 `json:"retry_after_ms,omitempty"`
 		}{r.Error, r.RetryAfter.Milliseconds()}
-		data, err := sanitize.JSON(map[string]any{"error": failure})
-		if err != nil {
-			return nil, err
-		}
+		data, _ := sanitize.JSON(map[string]any{"error": failure}) // plain data, so the error is always nil
 		res.IsError, res.StructuredContent = true, json.RawMessage(data)
-		res.Content = append(res.Content, &mcp.TextContent{Text: r.Error.Error() + "\n" + r.Error.Remediation})
-		return res, nil
-	}
-	text := r.Text
-	if len(r.Data) > 0 {
+		text = r.Error.Error() + "\n" + r.Error.Remediation
+	case len(r.Data) > 0:
 		res.StructuredContent, text = r.Data, string(r.Data)
 	}
-	res.Content = append(res.Content, &mcp.TextContent{Text: text})
-	return res, nil
+	res.Content = []mcp.Content{&mcp.TextContent{Text: text}}
+	return res
 }

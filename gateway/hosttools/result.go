@@ -122,7 +122,7 @@ func (p *pass) deliver(ctx context.Context, res Result) Reply {
 		saved.Files = reply.Files
 		return saved
 	case text && len(body) == 0 && len(reply.Files) == 1:
-		return p.reply(ctx, reply.Files[0], nil)
+		return reply.Files[0].reply()
 	case text:
 		reply.Text = strings.ToValidUTF8(res.Text, "\uFFFD")
 	default:
@@ -171,17 +171,15 @@ func (p *pass) savedReply(ctx context.Context, name string, body []byte, kind st
 		about = describe(body)
 	}
 	saved, fail := p.save(ctx, name, body, about)
-	return p.reply(ctx, saved, fail)
-}
-
-func (p *pass) reply(ctx context.Context, saved Saved, fail *Error) Reply {
 	if fail != nil {
 		return Reply{Error: fail}
 	}
-	data, err := sanitize.JSON(map[string]any{savedKey: saved})
-	if err != nil {
-		return Reply{Error: p.internal(ctx, "cannot describe a result", err)}
-	}
+	return saved.reply()
+}
+
+// reply returns the reply for a result in a file.
+func (s Saved) reply() Reply {
+	data, _ := sanitize.JSON(map[string]any{savedKey: s}) // plain data, so the error is always nil
 	return Reply{Data: data}
 }
 

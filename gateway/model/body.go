@@ -417,10 +417,7 @@ func (c *checked) checkTools(d Dialect, web bool, o object) (object, error) {
 		o, _ = o.drop("tools", "toolchoice", "toolconfig")
 		return o, nil
 	}
-	list, err := json.Marshal(kept)
-	if err != nil {
-		return nil, err
-	}
+	list, _ := json.Marshal(kept) // valid JSON, so the error is always nil
 	o = o.set("tools", list)
 	if choice, err := parseObject(o.get("toolchoice")); err == nil {
 		kind, _ := choice.text("type")
@@ -486,8 +483,8 @@ func clientTool(d Dialect, web, namespaces bool, t object) (keep object, gone []
 		if err != nil || len(inner) == 0 {
 			return nil, out, err
 		}
-		list, err := json.Marshal(inner)
-		return t.set("tools", list), out, err
+		list, _ := json.Marshal(inner) // valid JSON, so the error is always nil
+		return t.set("tools", list), out, nil
 	}
 	if !runsInside(d, kind) && !(web && searches(kind) && t.get("model") == nil) {
 		return nil, []providerTool{{kind, name}}, nil
@@ -586,7 +583,8 @@ func atProvider(uri string) bool {
 func fetched(name, above, value string) bool {
 	remote := value != "" && !strings.HasPrefix(strings.ToLower(strings.TrimSpace(value)), "data:")
 	holders := []string{
-		"source", "imageurl", "fileurl", "filedata", "videourl", "audiourl", "inputaudio", "file", "document", "image", "video",
+		"source", "imageurl", "fileurl", "filedata", "videourl", "audiourl", "inputaudio", "file", "document", "image",
+		"video",
 	}
 	switch name {
 	case "imageurl", "fileurl", "fileuri", "videourl", "audiourl", "documenturl":

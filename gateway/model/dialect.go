@@ -133,13 +133,14 @@ type errorName struct {
 }
 
 func errorNameOf(status int) errorName {
+	const invalid = "invalid_request_error"
 	return map[int]errorName{
-		http.StatusBadRequest:            {"invalid_request_error", "invalid_request_error", "", "INVALID_ARGUMENT"},
-		http.StatusUnauthorized:          {"authentication_error", "invalid_request_error", "invalid_api_key", "UNAUTHENTICATED"},
+		http.StatusBadRequest:            {"invalid_request_error", invalid, "", "INVALID_ARGUMENT"},
+		http.StatusUnauthorized:          {"authentication_error", invalid, "invalid_api_key", "UNAUTHENTICATED"},
 		http.StatusForbidden:             {"permission_error", "request_forbidden", "permission_denied", "PERMISSION_DENIED"},
-		http.StatusNotFound:              {"not_found_error", "invalid_request_error", "unknown_url", "NOT_FOUND"},
-		http.StatusRequestEntityTooLarge: {"request_too_large", "invalid_request_error", "request_too_large", "INVALID_ARGUMENT"},
-		http.StatusUnsupportedMediaType:  {"invalid_request_error", "invalid_request_error", "unsupported_media_type", "INVALID_ARGUMENT"},
+		http.StatusNotFound:              {"not_found_error", invalid, "unknown_url", "NOT_FOUND"},
+		http.StatusRequestEntityTooLarge: {"request_too_large", invalid, "request_too_large", "INVALID_ARGUMENT"},
+		http.StatusUnsupportedMediaType:  {"invalid_request_error", invalid, "unsupported_media_type", "INVALID_ARGUMENT"},
 		http.StatusTooManyRequests:       {"rate_limit_error", "requests", "rate_limit_exceeded", "RESOURCE_EXHAUSTED"},
 		http.StatusBadGateway:            {"api_error", "server_error", "server_error", "UNAVAILABLE"},
 	}[status]

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/rules"
@@ -148,7 +150,6 @@ func ParseConfig(name string, src []byte, lookup func(name string) (string, bool
 var (
 	pinPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	envName    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 	variable   = regexp.MustCompile(`\$\{[^}]*\}?|\$\$\{`)
 )
 
@@ -166,7 +167,8 @@ func check(wrong *hint.Problems, name string, f server) Server {
 	case len(s.Command) > 0 && s.URL != "":
 		wrong.Add(at, "remove one of the two", "server %s has a command and a url", sanitize.Clip(name))
 	case s.URL != "" && s.Env != nil, len(s.Command) > 0 && s.Headers != nil:
-		wrong.Add(at, "use env with command, and headers with url", "server %s has keys that it cannot use", sanitize.Clip(name))
+		wrong.Add(at, "use env with command, and headers with url", "server %s has keys that it cannot use",
+			sanitize.Clip(name))
 	}
 	switch u, err := url.Parse(s.URL); {
 	case s.URL == "":
@@ -190,7 +192,7 @@ func check(wrong *hint.Problems, name string, f server) Server {
 		}
 	}
 	for name := range s.Headers {
-		if !headerName.MatchString(name) {
+		if !httpguts.ValidHeaderFieldName(name) {
 			wrong.Add(at+".headers."+name, "", "invalid name %q in headers", sanitize.Clip(name))
 		}
 	}

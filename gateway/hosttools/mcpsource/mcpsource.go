@@ -125,7 +125,8 @@ func (s *source) list(ctx context.Context, cs *mcp.ClientSession) ([]hosttools.T
 		return nil, err
 	}
 	if got := "sha256:" + digest; got != s.server.Pin {
-		return nil, toolspec.Failf(toolspec.CodeUnavailable, "the tools of server %s do not match the pinned digest: their digest is %s", s.server.Name, got).
+		return nil, toolspec.Failf(toolspec.CodeUnavailable,
+			"the tools of server %s do not match the pinned digest: their digest is %s", s.server.Name, got).
 			WithRemediation("Review the changes, then pin the new digest.")
 	}
 	return tools, nil
@@ -145,9 +146,8 @@ func (s *source) tool(t *mcp.Tool) hosttools.Tool {
 	}
 	def.Input, _ = s.redacted(t.InputSchema).(map[string]any)
 	def.Output, _ = s.redacted(t.OutputSchema).(map[string]any)
-	return hosttools.Tool{Definition: def, Server: s.server.Name, Handle: func(ctx context.Context, c hosttools.Call) (hosttools.Result, error) {
-		return s.call(ctx, t.Name, c)
-	}}
+	handle := func(ctx context.Context, c hosttools.Call) (hosttools.Result, error) { return s.call(ctx, t.Name, c) }
+	return hosttools.Tool{Definition: def, Server: s.server.Name, Handle: handle}
 }
 
 // redacted removes the server's secrets from a JSON value.
@@ -172,17 +172,17 @@ func (s *source) redacted(v any) any {
 }
 
 // call calls a tool. If the server exits during a call, the call is not repeated.
-func (s *source) call(ctx context.Context, name string, c hosttools.Call) (hosttools.Result, error) {
+func (s *source) call(ctx context.Context, name string, c hosttools.Call) (out hosttools.Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.server.Timeout)
 	defer cancel()
 	if err := s.lock(ctx); err != nil {
-		return hosttools.Result{}, err
+		return out, err
 	}
 	cs, err := s.connect(ctx)
 	s.unlock()
 	if err != nil {
 		s.o.Log.WarnContext(ctx, "an MCP server is unavailable", "tool", name, "error", err)
-		return hosttools.Result{}, err
+		return out, err
 	}
 	params := &mcp.CallToolParams{Name: name, Arguments: c.Args}
 	if parent := telemetry.TraceParent(ctx); parent != "" {
@@ -192,15 +192,15 @@ func (s *source) call(ctx context.Context, name string, c hosttools.Call) (hostt
 	var refused *jsonrpc.Error
 	switch {
 	case errors.As(err, &refused) && refused.Code == codeTooLarge:
-		return hosttools.Result{}, toolspec.Failf(toolspec.CodeTooLarge, "the response of server %s is %s", s.server.Name, refused.Message).
+		return out, toolspec.Failf(toolspec.CodeTooLarge, "the response of server %s is %s", s.server.Name, refused.Message).
 			WithRemediation("The call was executed. Request less at once: a part, a page, or a summary.")
 	case errors.As(err, &refused):
 		return hosttools.Result{Failed: true, Text: s.redact(refused.Message)}, nil
 	case ctx.Err() != nil:
-		return hosttools.Result{}, toolspec.Failf(toolspec.CodeTimeout, "server %s did not respond in time", s.server.Name)
+		return out, toolspec.Failf(toolspec.CodeTimeout, "server %s did not respond in time", s.server.Name)
 	case err != nil:
 		s.o.Log.WarnContext(ctx, "a call of an MCP server failed", "tool", name, "error", s.redact(err.Error()))
-		return hosttools.Result{}, toolspec.Failf(toolspec.CodeToolFailed, "server %s exited or sent an invalid response", s.server.Name).
+		return out, toolspec.Failf(toolspec.CodeToolFailed, "server %s exited or sent an invalid response", s.server.Name).
 			WithRemediation("The call may have had an effect.")
 	}
 	return s.result(res)
@@ -258,7 +258,8 @@ func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	case time.Since(s.since) > settled:
 		s.restarts = 0
 	case s.restarts >= maxRestarts:
-		return nil, toolspec.Failf(toolspec.CodeUnavailable, "server %s exited %d times and is not restarted", s.server.Name, s.restarts+1)
+		return nil, toolspec.Failf(toolspec.CodeUnavailable, "server %s exited %d times and is not restarted",
+			s.server.Name, s.restarts+1)
 	}
 	select {
 	case <-time.After(time.Until(s.since.Add(firstPause << (2 * s.restarts)))):
@@ -318,7 +319,7 @@ func refuse(next mcp.MethodHandler) mcp.MethodHandler {
 }
 
 func refusal(method string) error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("%s is not available", sanitize.Clip(method))}
+	return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: sanitize.Clip(method) + " is not available"}
 }
 
 // watch removes a connection after it has ended.

@@ -44,7 +44,9 @@ func (s *source) transport(broken *atomic.Bool) (mcp.Transport, peer, error) {
 			return errors.New("redirects are not followed, because they would send the headers to another server")
 		},
 	}
-	t := &mcp.StreamableClientTransport{Endpoint: s.server.URL, HTTPClient: client, MaxEventSize: 2 * maxMessage, MaxRetries: 1}
+	t := &mcp.StreamableClientTransport{
+		Endpoint: s.server.URL, HTTPClient: client, MaxEventSize: 2 * maxMessage, MaxRetries: 1,
+	}
 	return t, peer{own.CloseIdleConnections, func(err error) error { return err }}, nil
 }
 
@@ -202,7 +204,8 @@ func (c guardedConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 		}
 		req, ok := msg.(*jsonrpc.Request)
 		switch {
-		case !ok, req.Method == "ping", req.Method == "notifications/tools/list_changed", req.Method == "notifications/subscriptions/acknowledged":
+		case !ok, req.Method == "ping", req.Method == "notifications/tools/list_changed",
+			req.Method == "notifications/subscriptions/acknowledged":
 			return msg, nil
 		case req.IsCall():
 			if err := c.Write(ctx, &jsonrpc.Response{ID: req.ID, Error: refusal(req.Method)}); err != nil {
