@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/net/http/httpguts"
 
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/httpconn"
@@ -35,13 +34,14 @@ var (
 	// stays matches the headers of an answer that do not pass: they are for the host's connection or account.
 	stays = regexp.MustCompile(`\A(Set-Cookie2?|Alt-Svc|Refresh|Content-Length|Www-Authenticate|Authentication-Info|` +
 		`Content-Location|Proxy-.*|Strict-Transport-Security)\z`)
-	managed = regexp.MustCompile(`(?i)\A(Host|Connection|Keep-Alive|Proxy-.*|Te|Trailer|Transfer-Encoding|Upgrade|` +
+	headerName = regexp.MustCompile("\\A[A-Za-z0-9!#$%&'*+.^_`|~-]+\\z")
+	managed    = regexp.MustCompile(`(?i)\A(Host|Connection|Keep-Alive|Proxy-.*|Te|Trailer|Transfer-Encoding|Upgrade|` +
 		`Content-Length|Accept-Encoding)\z`)
 )
 
 // headerProblem returns the problem of a header name of the operator, empty for none.
 func headerProblem(name string) string {
-	if httpguts.ValidHeaderFieldName(name) && !managed.MatchString(name) {
+	if headerName.MatchString(name) && !managed.MatchString(name) {
 		return ""
 	}
 	return fmt.Sprintf("the header %q is invalid, or set by the host", sanitize.Clip(name))
