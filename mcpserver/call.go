@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -175,10 +176,10 @@ func startProgress(ctx context.Context, req *mcp.CallToolRequest) (report func(m
 		return func(string) {}, func() {}
 	}
 	var latest atomic.Value // string
-	news, done, began := make(chan struct{}, 1), make(chan struct{}), time.Now()
+	news, began := make(chan struct{}, 1), time.Now()
 	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		defer close(done)
+	var sending sync.WaitGroup
+	sending.Go(func() {
 		ticker := time.NewTicker(progressEvery)
 		defer ticker.Stop()
 		for {
@@ -199,7 +200,7 @@ func startProgress(ctx context.Context, req *mcp.CallToolRequest) (report func(m
 				return
 			}
 		}
-	}()
+	})
 	report = func(message string) {
 		latest.Store(message)
 		select {
@@ -207,5 +208,5 @@ func startProgress(ctx context.Context, req *mcp.CallToolRequest) (report func(m
 		default: // the previous notification is not sent yet
 		}
 	}
-	return report, func() { cancel(); <-done }
+	return report, func() { cancel(); sending.Wait() }
 }

@@ -152,16 +152,10 @@ func (p *pass) asks(ctx context.Context) (string, *Error) {
 // ask requests a decision, and extends the command's timeout until the decision.
 func (p *pass) ask(ctx context.Context, why string) (d Decision, err error) {
 	ctx, cancel := context.WithTimeout(ctx, approvalWait)
+	var extending sync.WaitGroup
+	extending.Go(func() { p.extend(ctx) })
+	defer extending.Wait()
 	defer cancel()
-	extended := make(chan struct{})
-	go func() {
-		defer close(extended)
-		p.extend(ctx)
-	}()
-	defer func() {
-		cancel()
-		<-extended
-	}()
 	defer func() {
 		if r := recover(); r != nil {
 			p.set.r.o.Log.ErrorContext(ctx, "an approver panicked", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))

@@ -298,17 +298,17 @@ func (p *pass) run(ctx context.Context, release func()) (Result, *Error) {
 		defer cancel()
 		ended <- p.handle(within)
 	}()
+	var o outcome
 	select {
-	case o := <-ended:
-		return o.res, p.failure(ctx, within, o)
+	case o = <-ended:
 	case <-within.Done():
+		select { // both channels may be ready
+		case o = <-ended:
+		default:
+			o.err = within.Err()
+		}
 	}
-	select { // both channels may be ready
-	case o := <-ended:
-		return o.res, p.failure(ctx, within, o)
-	default:
-		return Result{}, p.failure(ctx, within, outcome{err: within.Err()})
-	}
+	return o.res, p.failure(ctx, within, o)
 }
 
 func (p *pass) handle(ctx context.Context) (o outcome) {

@@ -9,12 +9,7 @@ import (
 // workflowRun is a run of a workflow.
 type workflowRun struct {
 	id     string
-	agents *tallies // one tally per agent for all of its steps, including nested workflows
-}
-
-type tallies struct {
-	mu     sync.Mutex // guards the fields below
-	byFile map[string]*tally
+	agents *sync.Map // *tally of an agent by its file, for all steps and nested workflows
 }
 
 // tally counts the calls of an agent's code in a run. Quotas and approvals apply to the whole run.
@@ -45,7 +40,7 @@ type step struct {
 // WithWorkflow returns a context for a workflow run. Conditions can use the workflow's id. Calls and approvals of an
 // agent's code count for all of its steps together.
 func WithWorkflow(ctx context.Context, id string) context.Context {
-	agents := &tallies{byFile: map[string]*tally{}}
+	agents := &sync.Map{}
 	if outer, ok := ctx.Value(workflowKey{}).(workflowRun); ok {
 		agents = outer.agents
 	}
@@ -72,13 +67,7 @@ func within(ctx context.Context, g *Grant) *tally {
 	}
 	g.Caller.Workflow = w.id
 	g.Caller.Step, _ = StepFromContext(ctx)
-	file := cmp.Or(g.File, g.Caller.Agent)
-	w.agents.mu.Lock()
-	defer w.agents.mu.Unlock()
-	t := w.agents.byFile[file]
-	if t == nil {
-		t = newTally()
-		w.agents.byFile[file] = t
-	}
+	shared, _ := w.agents.LoadOrStore(cmp.Or(g.File, g.Caller.Agent), newTally())
+	t, _ := shared.(*tally) // the map has no other values
 	return t
 }
