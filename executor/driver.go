@@ -8,15 +8,15 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Driver supports one CLI. Its methods must be safe for concurrent use.
+// Driver supports one CLI. All methods must be safe for concurrent use.
 type Driver interface {
 	Name() string
-	// Prepare returns the invocation of the CLI for a task. It must have no side effects and depend only on its arguments.
-	// It returns backend.ErrUnsupported for features that the CLI lacks, and backend.ErrInvalid for invalid tasks.
+	// Prepare returns the invocation of the CLI for a task. It must have no side effects and depend only on the arguments.
+	// It returns backend.ErrUnsupported for missing features of the CLI, and backend.ErrInvalid for invalid tasks.
 	Prepare(Task, Inside) (Invocation, error)
 	// Parser returns a parser for the output of one invocation.
 	Parser() Parser
-	// Outcome returns the outcome of an invocation that was not stopped from outside.
+	// Outcome returns the outcome of an invocation, unless it was stopped from outside.
 	Outcome(Seen, sandbox.ExecStatus) Outcome
 }
 
@@ -27,14 +27,14 @@ type Task struct {
 	Schema         json.RawMessage // JSON Schema of the answer; nil for free text
 	MaxTurns       int             // maximum turns of the model; zero means no limit
 	ResumeID       string          // session to resume; if empty, a new session is started
-	NewID          string          // UUID for a new session, for CLIs that accept one
+	NewID          string          // UUID for a new session, if the CLI accepts one
 	Web            bool            // allows search and fetch by the provider
 	Args           map[string]string
 }
 
 // Inside describes the sandbox for a CLI.
 type Inside struct {
-	// Settings is a directory for the CLI's settings and sessions. Nothing that ran before it left files there.
+	// Settings is a directory for the CLI's settings and sessions. It has no files of earlier commands.
 	Settings string
 	Workdir  string
 	Models   map[model.Dialect]Endpoint
@@ -42,10 +42,10 @@ type Inside struct {
 	Root     bool     // commands run as root
 }
 
-// Server is the name of the MCP server that gives CLIs the host tools.
+// Server is the name of the MCP server with the host tools.
 const Server = "workcell"
 
-// Endpoint is the address of a model in the sandbox, and its key, which code in the sandbox can read. BaseURL has the
+// Endpoint is the address of a model in the sandbox, and the key, which code in the sandbox can read. BaseURL has the
 // format of the provider's SDK: OpenAI's URL ends with "/v1", and the others have no version.
 type Endpoint struct{ BaseURL, Key string }
 
@@ -55,30 +55,29 @@ type Invocation struct {
 	Env   map[string]string
 	Stdin []byte
 	Files []File // written before the CLI starts
-	// Safe are the flags in Argv that ignore a repository's settings. Other command lines of the CLI need them too.
+	// Safe are the flags in Argv to ignore a repository's settings. Other command lines of the CLI need them too.
 	Safe []string
 	// Home is the home directory in which the CLI looks for skills, if it is not the home directory of commands.
 	Home string
-	// Meta, if not nil, is the _meta of a session that the CLI opens by the Agent Client Protocol.
+	// Meta, if not nil, is the _meta of a session of the Agent Client Protocol.
 	Meta map[string]any
-	// Keep are the files of Inside.Settings that the CLI needs to resume a session, relative to it. All others are removed
-	// before a call.
+	// Keep are the files for resuming a session, relative to Inside.Settings. All others are removed before a call.
 	Keep []string
-	// Late means that the first event arrives with the first answer of the model. Then only Options.Stall limits the wait
-	// for it.
+	// Late means the first event arrives with the first answer of the model. Then only Options.Stall limits the wait for
+	// it.
 	Late bool
 	// Talk returns the parser for a CLI with a two-way protocol. The parser writes to the CLI's standard input, which is
 	// closed after KindEnd. The CLI must then exit. If Talk is nil, Driver.Parser parses the output, and Stdin is the
 	// whole input.
 	Talk func(stdin io.Writer) Parser
-	// Text means that the CLI's output is the answer, so empty lines are kept.
+	// Text means the CLI's output is the answer, so empty lines are kept.
 	Text bool
-	// CountTurns means that each KindUsage is a turn of the model. Run stops the CLI after Task.MaxTurns turns, because
-	// the CLI itself does not.
+	// CountTurns means each KindUsage is a turn of the model. Run stops the CLI after Task.MaxTurns turns, because the CLI
+	// itself does not.
 	CountTurns bool
 }
 
-// File is a file to write before an Invocation. Its path is absolute.
+// File is a file to write before an Invocation. The path is absolute.
 type File struct {
 	Path string
 	Data []byte
@@ -118,7 +117,7 @@ type Event struct {
 	Raw     json.RawMessage `json:"raw,omitempty"`
 }
 
-// ToolUse is a tool call. At its end, Name, Server, and Input may be empty, because the start event contains these
+// ToolUse is a tool call. At the end, Name, Server, and Input may be empty, because the start event contains these
 // fields.
 type ToolUse struct {
 	ID     string          `json:"id"`
@@ -138,8 +137,8 @@ type Usage struct {
 	Output     int64 `json:"output"`
 	CacheRead  int64 `json:"cache_read,omitempty"`
 	CacheWrite int64 `json:"cache_write,omitempty"`
-	// Whole means that the counts are for the whole session, including earlier invocations. Otherwise, they are added to
-	// the previous counts.
+	// Whole means the counts are for the whole session, including earlier invocations. Otherwise, they are added to the
+	// previous counts.
 	Whole bool `json:"whole,omitempty"`
 }
 
@@ -147,7 +146,7 @@ type Usage struct {
 type End struct {
 	Outcome Outcome         `json:"outcome"`
 	Text    string          `json:"text,omitempty"`   // answer, if the CLI repeats it at the end
-	Data    json.RawMessage `json:"data,omitempty"`   // answer that matches Task.Schema, if the CLI reports it separately
+	Data    json.RawMessage `json:"data,omitempty"`   // answer for Task.Schema, if the CLI reports it separately
 	Detail  string          `json:"detail,omitempty"` // error message
 	Turns   int             `json:"turns,omitempty"`
 }
@@ -178,8 +177,8 @@ func WithSystem(system, prompt string) string {
 	return system + "\n\n" + prompt
 }
 
-// Environment returns the variables by which programs that no driver is written for find their model, as the SDKs of
-// its provider read them, and the directories of their settings.
+// Environment returns variables for programs without a driver: the directories of their settings, and the model, as
+// read by the SDKs of the provider.
 func Environment(t Task, in Inside) map[string]string {
 	env := map[string]string{
 		"XDG_DATA_HOME": in.Settings + "/.local/share", "XDG_CONFIG_HOME": in.Settings + "/.config",

@@ -133,7 +133,7 @@ func (r *run) answer() {
 	}
 }
 
-// explain sets Detail in the result. It prefers the error known to this package, then the CLI's message, then its
+// explain sets Detail in the result. It prefers the error known to this package, then the CLI's message, then the
 // standard error.
 func (r *run) explain(ended bool) {
 	detail := ""

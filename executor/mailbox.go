@@ -8,11 +8,11 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// maxMail is the maximum number of bytes that wait for a CLI that does not read.
+// maxMail is the maximum number of unread bytes for a CLI.
 const maxMail = 16 << 20
 
-// mailbox is a pipe whose writer does not wait for its reader. The writer also reads the CLI's output. A CLI that reads
-// its input only after its output is read would otherwise cause a deadlock.
+// mailbox is a pipe with a buffer, so the writer never waits for the reader. The writer also reads the CLI's output.
+// This prevents a deadlock with a CLI that reads input only after the output is read.
 type mailbox struct {
 	mu     sync.Mutex // guards the fields below
 	more   *sync.Cond // signals changes of these fields
@@ -59,7 +59,7 @@ func (m *mailbox) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// close ends the input after the data that was already written.
+// close ends the input after the written data.
 func (m *mailbox) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

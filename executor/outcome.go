@@ -32,7 +32,7 @@ var (
 	ErrBudget = errors.New("the budget is used up")
 	// ErrMaxTurns is the error for MaxTurns.
 	ErrMaxTurns = errors.New("the turns are used up")
-	// ErrFailed is the error for failures of the CLI or its model.
+	// ErrFailed is the error for failures of the CLI or the model.
 	ErrFailed = errors.New("the coding agent failed")
 )
 

@@ -1,9 +1,9 @@
-// Package executor runs CLI coding agents in sandboxes. It starts the CLI with a task, parses its events, and kills its
+// Package executor runs CLI coding agents in sandboxes. It starts the CLI with a task, parses the events, and kills the
 // process tree when the task is over. A [Driver] knows the command line and output format of one CLI. Drivers exist for
 // Claude Code, Codex, OpenCode, and Gemini CLI.
 //
-// A CLI gets only a base URL and a key for its model, and at most one MCP server, for the host tools. The URL and the
-// key are valid only in the sandbox. The CLI uses the home directory of all commands and a settings directory,
+// A CLI gets only a base URL and a key for a model, and at most one MCP server, for the host tools. The URL and the key
+// are valid only in the sandbox. The CLI uses the home directory of all commands and a settings directory,
 // /workspace/.workcell/agents/AGENT. In the settings directory, only the CLI's sessions outlive a call. Settings and
 // skills of earlier commands have no effect. Configurations in the repository have no effect either.
 package executor
@@ -42,18 +42,18 @@ const (
 	// killTime is the maximum time to kill a process tree. The guest agent sends TERM, waits 5 s, and sends KILL.
 	killTime  = 30 * time.Second
 	killPause = 20 * time.Millisecond
-	// leaveTime is how long a CLI may run, without an event, after it has reported its result.
+	// leaveTime is how long a CLI may run, without an event, after it has reported a result.
 	leaveTime = 5 * time.Second
-	// closingTime limits all steps after a run, whatever its outcome.
+	// closingTime limits all steps after a run with any outcome.
 	closingTime = 10 * time.Minute
 )
 
 // Options configures Run. The field comments describe the zero values.
 type Options struct {
 	// Agent is the name of the file with the id of the CLI's session. If empty, it defaults to the driver's name.
-	// Resumable agents that share a sandbox need different names.
+	// Resumable agents in one sandbox need different names.
 	Agent string
-	// Models are the addresses of the model in the sandbox. The driver selects an address by its dialect.
+	// Models are the addresses of the model in the sandbox. The driver selects an address by dialect.
 	Models map[model.Dialect]Endpoint
 	// Grant adds network services to the CLI's command. It is called with the context of the run's span. HostTools reports
 	// whether the services include the host tools. If so, the CLI gets their MCP server.
@@ -68,7 +68,7 @@ type Options struct {
 	Skills        []skill.Skill // installed for the CLI
 	Timeout       time.Duration // maximum session.MaxExecTimeout; default 30 minutes
 	Stall         time.Duration // maximum time without an event; default 5 minutes
-	Start         time.Duration // maximum time until the first event, which shows that the CLI started; default 2 minutes
+	Start         time.Duration // maximum time until the first event, the sign of a started CLI; default 2 minutes
 
 	// OverBudget stops the CLI when it is closed.
 	OverBudget <-chan struct{}
@@ -83,7 +83,7 @@ type Options struct {
 // Result is the result of a CLI run.
 type Result struct {
 	Text      string // answer: the last message of the model
-	Data      []byte // answer that matches Task.Schema as JSON, if the CLI reports it separately
+	Data      []byte // answer for Task.Schema as JSON, if the CLI reports it separately
 	SessionID string
 	Resumed   bool // the session was started by an earlier run
 	Outcome   Outcome
@@ -109,7 +109,7 @@ type run struct {
 	state    state
 	parser   Parser
 	talk     *mailbox     // unread messages to the CLI; nil unless Invocation.Talk is set
-	said     chan Outcome // gets what the CLI says at its end
+	said     chan Outcome // gets the outcome reported by the CLI
 	seen     Seen
 	res      Result
 	turns    int           // by Invocation.CountTurns
@@ -124,9 +124,9 @@ type run struct {
 	early    sync.WaitGroup
 }
 
-// Run has a CLI do a task in a sandbox, and waits until it ended with its whole tree. However the CLI ends is a result;
-// an error says that it could not be run, that a command of Before failed, or that ctx ended, and then the result is
-// what there was. Runs with one Options.Agent in one sandbox must not overlap: they have one directory for settings.
+// Run runs a CLI with a task in a sandbox, and waits for the end of the whole process tree. Every end of the CLI is a
+// result. If the CLI cannot run, a command of Before fails, or ctx ends, Run returns an error with the result so far.
+// Runs with the same Options.Agent in one sandbox must not overlap, because they have a common directory for settings.
 func Run(ctx context.Context, s *session.Session, d Driver, t Task, o *Options) (res Result, err error) {
 	r := &run{s: s, d: d, t: t, alive: make(chan struct{}, 1), spent: make(chan struct{})}
 	if o != nil {
@@ -232,7 +232,7 @@ func (r *run) sessionLost() bool {
 	return r.state.Session != "" && r.res.Outcome == Crashed && r.seen.Session == "" && left
 }
 
-// forget resets the run, so that the CLI starts a new session.
+// forget resets the run for a new session.
 func (r *run) forget() {
 	r.event(Event{Kind: KindNotice, Text: "cannot resume the session, starting a new one: " + r.res.Detail})
 	r.t.ResumeID, r.state = "", state{}
@@ -287,7 +287,7 @@ func (r *run) stream(ctx context.Context) (sandbox.ExecResult, Outcome, error) {
 	if r.talk != nil {
 		stdin = r.talk
 	}
-	// The command is killed by its id. Until the tree has ended, the CLI may print more output, and the call waits for it.
+	// The command is killed by id. Until the tree has ended, the CLI may print more output, and the call waits for it.
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var command *sandbox.Command

@@ -59,7 +59,7 @@ printf '{"kind":"end","end":{"outcome":"completed","turns":1}}'`
 }
 
 // TestEnds verifies that the whole process tree of a CLI is killed in every case, including a child in another session,
-// and that the CLI's last output is read.
+// and the CLI's last output is read.
 func TestEnds(t *testing.T) {
 	const work = `setsid sleep 1000 & echo $! > child; trap 'echo "{\"kind\":\"notice\"}"; exit 3' TERM; while :; do sleep 0.1; done`
 	over := make(chan struct{})
@@ -147,8 +147,8 @@ func TestDetail(t *testing.T) {
 	}
 }
 
-// TestHooks verifies that a failed hook before the CLI ends the run, and that a failed hook after the CLI is reported.
-// The hooks after the CLI run in both cases.
+// TestHooks verifies that a failed hook before the CLI ends the run, and a failed hook after the CLI is reported. The
+// hooks after the CLI run in both cases.
 func TestHooks(t *testing.T) {
 	s, dir := newSandbox(t)
 	_, err := run(t, s, "touch ran", executor.Options{Before: []string{"echo no >&2; exit 4", "touch second"}, After: []string{"touch after"}})
@@ -171,7 +171,7 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// TestSettings verifies that the CLI has the home directory of all commands, and that earlier commands, even with links,
+// TestSettings verifies that the CLI has the home directory of all commands, and earlier commands, even with links,
 // cannot give it settings or skills.
 func TestSettings(t *testing.T) {
 	s, dir := newSandbox(t)

@@ -34,7 +34,7 @@ const (
 // state describes the session of an agent's latest run. It is stored in the workspace, so it is removed together with
 // the session. Code in the sandbox can change it.
 type state struct {
-	// sandbox that wrote the file; a file from a repository has another value and is ignored.
+	// sandbox of the writer; a file from a repository has another value and is ignored.
 	Sandbox string `json:"sandbox"`
 	Session string `json:"session"`
 	Step    string `json:"step,omitempty"`
@@ -76,8 +76,8 @@ func (r *run) resume(ctx context.Context) error {
 	return nil
 }
 
-// remember records the session and its reported usage for a later run that resumes it. It also runs while the CLI is
-// working, so that another process can continue if this process dies.
+// remember records the session and the reported usage for a later run to resume. It also runs while the CLI is working,
+// to allow another process to continue if this process dies.
 func (r *run) remember(ctx context.Context, told Usage) error {
 	ctx, cancel := context.WithTimeout(ctx, killTime)
 	defer cancel()
@@ -120,7 +120,8 @@ func (r *run) clean(ctx context.Context) error {
 	return nil
 }
 
-// furnish writes the CLI's settings and skills. It removes those that earlier commands left, hooks included.
+// furnish writes the CLI's settings and skills. It removes the settings and skills of earlier commands, for example
+// hooks.
 func (r *run) furnish(ctx context.Context) error {
 	if err := r.clean(ctx); err != nil {
 		return err
@@ -172,7 +173,7 @@ func prune(ctx context.Context, s *session.Session, dir string, keep []string) e
 	return nil
 }
 
-// below returns the paths of keep that are in directory name. all reports whether the whole directory is kept.
+// below returns the paths of keep in directory name. all reports whether the whole directory is kept.
 func below(keep []string, name string) (inside []string, all bool) {
 	for _, k := range keep {
 		first, rest, more := strings.Cut(k, "/")

@@ -13,20 +13,20 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// canAsk reports whether the client of a request can ask its user. byAnswer reports whether the client asks only for
-// questions in an answer to its request.
+// canAsk reports whether the client of a request can ask the user. byAnswer reports whether the client asks only for
+// questions in an answer to the request.
 func canAsk(req *mcp.CallToolRequest) (can, byAnswer bool) {
 	caps := req.ClientCapabilities()
 	if caps == nil || caps.Elicitation == nil || caps.Elicitation.Form == nil && caps.Elicitation.URL != nil {
-		return false, false // a client that lists neither form nor URL supports forms
+		return false, false // a client supports forms if it lists neither form nor URL
 	}
 	p := req.Session.InitializeParams() // the SDK decides by this too; the newest revision has none
 	return true, p == nil || p.ProtocolVersion >= firstStateless
 }
 
-// approver returns a function that adds the approver of host tool calls to the context of the job. If the client can
-// ask its user, the approver is the user. Depending on the revision, the server asks immediately or in the answer to
-// the request.
+// approver returns a function to add the approver of host tool calls to the context of the job. If the client can ask
+// the user, the approver is the user. Depending on the revision, the server asks immediately or in the answer to the
+// request.
 func (j *job) approver(ctx context.Context, req *mcp.CallToolRequest) func(context.Context) context.Context {
 	can, byAnswer := canAsk(req)
 	if can && byAnswer {
@@ -52,13 +52,13 @@ func (j *job) approver(ctx context.Context, req *mcp.CallToolRequest) func(conte
 }
 
 // sessionContext hides the values of a context. A message with this context belongs to the session instead of a
-// request, whose event stream ends with its answer.
+// request, whose event stream ends with the answer.
 type sessionContext struct{ context.Context }
 
 func (sessionContext) Value(any) any { return nil }
 
-// approvalSchema is the schema of an approval answer. allow defaults to false, so that accepting an unread form
-// approves nothing.
+// approvalSchema is the schema of an approval answer. allow defaults to false, to prevent approvals by accepting an
+// unread form.
 const approvalSchema = `{"type":"object",` +
 	`"properties":{"allow":{"type":"boolean","title":"Allow this call","default":false}},"required":["allow"]}`
 
@@ -74,7 +74,7 @@ func decision(res *mcp.ElicitResult) hosttools.Decision {
 	return hosttools.Decision{Allow: res.Action == "accept" && allow}
 }
 
-// asker identifies the caller that may answer a question: the same scope with the same call.
+// asker identifies the right caller for an answer: the same scope with the same call.
 type asker struct {
 	scope *scope
 	tool  string
@@ -88,7 +88,7 @@ func askerOf(c call) asker {
 	return asker{c.scope, c.tool, sha256.Sum256(data)}
 }
 
-// resume delivers the client's answers, and waits for the call that asked.
+// resume delivers the client's answers, and waits for the asking call.
 func (s *Server) resume(ctx context.Context, c call, p *mcp.CallToolParamsRaw) (*mcp.CallToolResult, error) {
 	round, ok := s.rounds.Take(p.RequestState, askerOf(c))
 	if !ok {

@@ -21,7 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// progressEvery is the interval of progress notifications to a client that requested them.
+// progressEvery is the interval of progress notifications, if the client requested them.
 const progressEvery = time.Second
 
 // call is one call of a tool.
@@ -32,14 +32,14 @@ type call struct {
 	report func(message string) // sends a progress message to the client; never nil
 }
 
-// handler runs a call. Errors that the caller can act on are in out or in err.
+// handler runs a call. Errors for the caller are in out or in err.
 type handler func(ctx context.Context, c call) (out any, err error)
 
 // tool is a tool of the server. No tool affects the user's own computer.
 type tool struct {
 	toolspec.Definition
 	open   bool // the tool may affect something outside of a sandbox
-	direct bool // a call needs no slot of its scope
+	direct bool // a call needs no slot
 	do     handler
 }
 
@@ -50,7 +50,7 @@ func define[In, Out any](name, title, description string, do handler) tool {
 	return t
 }
 
-// addTool registers a tool. A call of the tool runs, or resumes a call that asked a question.
+// addTool registers a tool. A call of the tool runs, or resumes a call with a question.
 func (s *Server) addTool(srv *mcp.Server, find resolver, t tool) {
 	srv.AddTool(&mcp.Tool{
 		Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.Input, OutputSchema: mayPend(t.Output),
@@ -76,7 +76,7 @@ func (s *Server) addTool(srv *mcp.Server, find resolver, t tool) {
 	})
 }
 
-// perform runs a call until it returns or its scope ends.
+// perform runs a call until it returns or the scope ends.
 func (s *Server) perform(ctx context.Context, c call, do handler) (res *mcp.CallToolResult, err error) {
 	ctx, cancel := context.WithCancelCause(session.WithBase(ctx, s.base))
 	defer cancel(nil)
@@ -195,7 +195,7 @@ func startProgress(ctx context.Context, req *mcp.CallToolRequest) (report func(m
 				message = fmt.Sprintf("%s (%d s)", text, int(passed.Seconds()))
 			}
 			p := &mcp.ProgressNotificationParams{ProgressToken: token, Progress: passed.Seconds(), Message: message}
-			// Progress must increase with every notification. A client that rejects notifications still gets its answer.
+			// Progress must increase with every notification. A client still gets the answer if it rejects notifications.
 			if req.Session.NotifyProgress(ctx, p) != nil {
 				return
 			}

@@ -14,30 +14,29 @@
 //
 // # Scopes
 //
-// A scope is a set of sandboxes that belong together. A tool call can use only the sandboxes of its scope. The error
-// for an id of another scope is the same as for an unknown id. On stdio, the process is the scope. On HTTP, the scope
-// is the MCP session if it exists. Requests without sessions belong to the owner of their token and must specify their
-// sandbox. For them, each sandbox_open opens a new sandbox and returns its unguessable sandbox_id. Sandboxes are closed
-// after 30 idle minutes.
+// A scope is a set of related sandboxes. A tool call can use only the sandboxes of the scope. The error for an id of
+// another scope is the same as for an unknown id. On stdio, the process is the scope. On HTTP, the scope is the MCP
+// session if it exists. Requests without sessions belong to the owner of their token and must specify their sandbox.
+// For them, each sandbox_open opens a new sandbox and returns an unguessable sandbox_id. Sandboxes are closed after 30
+// idle minutes.
 //
 // With Options.Shared, several HTTP servers serve the clients of revision 2026-07-28 together. Each server can use the
-// sandboxes that the others opened. Sessions of older revisions belong to one server.
+// sandboxes of the others. Sessions of older revisions belong to one server.
 //
 // # Failures
 //
-// Errors that a client's model can act on are tool results with isError. Their structured content has an error with one
-// of the codes of package tools. Protocol errors report an invalid message, an unknown tool name, or the end of the
-// request.
+// Errors for a client's model are tool results with isError. The structured content has an error with one of the codes
+// of package tools. Protocol errors report an invalid message, an unknown tool name, or the end of the request.
 //
 // # Long calls
 //
-// A call that takes longer than 45 seconds is answered as pending with a task_id, and continues. It also continues if
-// its client cancels it because of a timeout. The tools task_status, task_result, and task_cancel list such calls,
-// return their results, and cancel them. Results are kept for Options.IdleTimeout. Servers with Options.Shared wait for
-// the end of a call instead, because the next request may reach another server.
+// A call of more than 45 seconds is answered as pending with a task_id, and continues. It also continues if the client
+// cancels it because of a timeout. The tools task_status, task_result, and task_cancel list such calls, return their
+// results, and cancel them. Results are kept for Options.IdleTimeout. Servers with Options.Shared wait for the end of a
+// call instead, because the next request may reach another server.
 //
 // # The guard policy
 //
-// A [Policy] refuses calls before they reach a sandbox. It prevents accidents, but it provides no isolation: a client
-// that can run a program in a sandbox can do the same as a refused command. The sandbox provides the isolation.
+// A [Policy] refuses calls before they reach a sandbox. It prevents accidents, for example `rm -rf /`, but it provides
+// no isolation: a program in a sandbox can do the same as a refused command. The sandbox provides the isolation.
 package mcpserver

@@ -71,7 +71,7 @@ func (s *Server) getFiles(ctx context.Context, c call, in getFilesInput) (getFil
 	return g.out, nil
 }
 
-// patch returns the changes at paths, or all changes if paths is empty. For a sandbox that started empty, the changes
+// patch returns the changes at paths, or all changes if paths is empty. If the sandbox started empty, the changes
 // include all files.
 func (g *gathering) patch(ctx context.Context, paths []string) (getFilesOutput, error) {
 	var p *patch.Patch

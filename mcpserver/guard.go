@@ -16,8 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// refusedBy returns the error for a call that a policy rule refuses. It contains the rule's name, so that the operator
-// can find the rule.
+// refusedBy returns the error for a call refused by a policy rule. It contains the rule's name for the operator.
 func refusedBy(rule, format string, args ...any) *toolspec.Error {
 	e := toolspec.Failf(toolspec.CodePermission, "refused by the guard rule %q: %s", rule, fmt.Sprintf(format, args...)).
 		WithRemediation("Try another approach, or report that the operator's guard policy does not allow it.")
@@ -45,7 +44,7 @@ func (s *Server) ceiling() backend.Limits {
 	return c
 }
 
-// checker returns the check that runs before each tool call of a scope.
+// checker returns the check before each tool call of a scope.
 func (s *Server) checker(sc *scope) func(context.Context, toolspec.Args) *toolspec.Error {
 	return func(_ context.Context, args toolspec.Args) *toolspec.Error {
 		fail := cmp.Or(sc.checkHandle(args), s.checkTime(args), s.checkSize("code", int64(len(args.Code))))
@@ -56,7 +55,7 @@ func (s *Server) checker(sc *scope) func(context.Context, toolspec.Args) *toolsp
 	}
 }
 
-// commands returns the commands that a call runs.
+// commands returns the commands of a call.
 func (s *Server) commands(args toolspec.Args) commands {
 	runtime := cmp.Or(frontmatter.Runtime(args.Runtime), s.opts.Sandbox.Runtime)
 	switch {

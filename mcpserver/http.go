@@ -35,8 +35,7 @@ const (
 
 // HTTPOptions configures ServeHTTP. The field comments describe the zero values. Negative values are errors. A client
 // is the owner of a token. Until the token is known, a client is an IP address. Without tokens, all requests are from
-// one client. Use a proxy in front of the server for limits that HTTPOptions lacks, for example connections per
-// address.
+// one client. Use a proxy in front of the server for further limits, for example connections per address.
 type HTTPOptions struct {
 	// Tokens are the clients' bearer tokens. If empty, no token is required, which is allowed only for a listener on a
 	// loopback address.
@@ -44,7 +43,7 @@ type HTTPOptions struct {
 	// TLS is the configuration for HTTPS. If nil, the server uses plain HTTP.
 	TLS *tls.Config
 	// Hosts are additional host names of the server. Localhost and IP addresses are always allowed, because a foreign web
-	// page cannot use them as its own name.
+	// page cannot use them as a name.
 	Hosts []string
 	// Origins are the origins of web pages that may use the server. Pages of the server's own host are always allowed.
 	Origins []string
@@ -58,7 +57,7 @@ type HTTPOptions struct {
 	// session. If zero, it defaults to 64.
 	MaxRequests int
 	// MaxBodyBytes is the maximum memory for the bodies of running requests. One client may use a quarter of it, or one
-	// message if that is more. If zero, it defaults to 256 MiB.
+	// message if it is larger. If zero, it defaults to 256 MiB.
 	MaxBodyBytes int64
 	// Rate is the maximum number of requests per second of one client. The burst size is twice the rate. If zero, it
 	// defaults to DefaultRate.
@@ -66,8 +65,7 @@ type HTTPOptions struct {
 	// BodyTimeout is the maximum time to receive a request body. WriteTimeout is the maximum time for a client to receive
 	// one write of an answer. If zero, they default to 30 seconds.
 	BodyTimeout, WriteTimeout time.Duration
-	// StopTimeout is the maximum time that running requests may take to end after ctx is done. If zero, it defaults to 10
-	// seconds.
+	// StopTimeout is the maximum time for running requests to end after ctx is done. If zero, it defaults to 10 seconds.
 	StopTimeout time.Duration
 }
 
@@ -86,7 +84,7 @@ func completed(opts *HTTPOptions) (o HTTPOptions, err error) {
 	return o, err
 }
 
-// fill sets a zero field to its default. It returns an error for a negative value.
+// fill sets a zero field to the default. It returns an error for a negative value.
 func fill[T int | int64 | time.Duration](name string, field *T, value T) error {
 	if *field < 0 {
 		return fmt.Errorf("mcpserver: %s is %v, must not be negative", name, *field)
@@ -114,7 +112,7 @@ func (o HTTPOptions) trust() (auth.TokenVerifier, *http.CrossOriginProtection, e
 	return verify, origins, err
 }
 
-// ErrNoToken means that tokens are required because the listener accepts connections from other hosts.
+// ErrNoToken means a listener accepts connections from other hosts without tokens.
 var ErrNoToken = errors.New("a listener on a non-loopback address requires bearer tokens")
 
 // ServeHTTP serves clients on l until ctx is done. Then it ends the running requests and returns. It closes l, which
@@ -150,13 +148,13 @@ func (o HTTPOptions) start(ctx context.Context, l net.Listener, h http.Handler, 
 	failed := make(chan error, 1)
 	l = netutil.LimitListener(l, o.MaxConns)
 	if o.TLS != nil {
-		l = tls.NewListener(l, o.TLS) // outermost, so that net/http detects TLS connections
+		l = tls.NewListener(l, o.TLS) // outermost, because net/http must detect TLS connections
 	}
 	go func() { failed <- srv.Serve(l) }()
 	return srv, failed
 }
 
-// ServeUnready serves HTTP until ctx is done for a program without a Server, for example while its database is down. It
+// ServeUnready serves HTTP until ctx is done for a program without a Server, for example while the database is down. It
 // answers /healthz with 200, and all other paths, including /readyz, with 503. It closes l. opts may be nil.
 func ServeUnready(ctx context.Context, l net.Listener, opts *HTTPOptions) error {
 	o, err := completed(opts)
@@ -186,7 +184,7 @@ type httpHandler struct {
 	opts      HTTPOptions
 	origins   *http.CrossOriginProtection
 	limiter   *httpguard.Limiter
-	owned     http.Handler // for requests that passed the cheap checks; requires a token if tokens are configured
+	owned     http.Handler // after the cheap checks; requires a token if tokens are configured
 	sessions  *mcp.Server
 	legacy    http.Handler // revisions up to 2025-11-25, with sessions
 	stateless http.Handler // revision 2026-07-28 and later
@@ -230,7 +228,7 @@ func (h *httpHandler) stop(ctx context.Context, srv *http.Server) error {
 	down := make(chan error, 1)
 	go func() { down <- srv.Shutdown(ctx) }()
 	select {
-	case <-h.limiter.Drained: // every call has its answer, which needs its session
+	case <-h.limiter.Drained: // every call has an answer, which needs the session
 	case <-ctx.Done():
 	}
 	for ss := range h.sessions.Sessions() {
@@ -315,7 +313,7 @@ func (h *httpHandler) bounded(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// endSession ends the calls of a session that its client ends. The SDK would wait for them.
+// endSession ends the calls of a session when the client ends it. The SDK would wait for them.
 func (s *Server) endSession(owner, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -326,7 +324,7 @@ func (s *Server) endSession(owner, id string) {
 	}
 }
 
-// health answers that the server is up. It requires no token.
+// health reports a running server. It requires no token.
 func health(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")

@@ -25,11 +25,11 @@ const (
 	firstStateless = "2026-07-28"
 )
 
-// placeKey holds the *place of the session that a request begins. The SDK also sets it in the context of every later
-// request of the session.
+// placeKey holds the *place of a new session. The SDK also sets it in the context of every later request of the
+// session.
 type placeKey struct{}
 
-// post reads a message within its limits, answers invalid messages, and passes valid messages to the SDK.
+// post reads a message within the limits, answers invalid messages, and passes valid messages to the SDK.
 func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string) {
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		http.Error(w, "compressed requests are not supported", http.StatusUnsupportedMediaType)
@@ -88,7 +88,7 @@ func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody, announced int
 		return nil, false
 	case errors.As(err, &no):
 		in.free()
-		_, _ = io.Copy(io.Discard, in.Reader) // a client that is still sending would not read the answer
+		_, _ = io.Copy(io.Discard, in.Reader) // a client would not read the answer while it is sending
 		no.Write(w)
 		return nil, false
 	case err != nil:
@@ -103,7 +103,7 @@ func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody, announced int
 	return body, true
 }
 
-// namesVersion reports whether a request contains its protocol version, like requests of revisions without sessions.
+// namesVersion reports whether a request contains a protocol version, like requests of revisions without sessions.
 func namesVersion(req *jsonrpc.Request) bool {
 	var params struct {
 		Meta map[string]json.RawMessage `json:"_meta"`

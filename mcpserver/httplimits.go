@@ -22,8 +22,8 @@ func newLimiter(o HTTPOptions) *httpguard.Limiter {
 		httpguard.Limit{What: "bytes of concurrent messages", Each: share, All: o.MaxBodyBytes})
 }
 
-// meteredBody counts received bytes, not announced bytes. Therefore, a client that announces much and sends nothing
-// uses no memory of other clients.
+// meteredBody counts received bytes, not announced bytes. Otherwise, a client could use the memory of other clients
+// without sending anything.
 type meteredBody struct {
 	io.Reader
 	limiter *httpguard.Limiter
@@ -46,10 +46,10 @@ func (b *meteredBody) free() {
 	b.taken = 0
 }
 
-// place is a reserved slot for one session of a client. It is reserved before the SDK creates the session, so that many
-// concurrent new sessions cannot exceed the limit.
+// place is a reserved slot for one session of a client. It is reserved before the SDK creates the session, to prevent
+// many concurrent new sessions from exceeding the limit.
 type place struct {
-	settled atomic.Bool // the place belongs to its session, or is released
+	settled atomic.Bool // the place belongs to a session, or is released
 	give    func()
 }
 
@@ -61,11 +61,11 @@ func reserve(l *httpguard.Limiter, client string) (*place, *httpguard.Refusal) {
 	return &place{give: func() { l.Give(client, sessions, 1) }}, nil
 }
 
-// bind transfers the place to its session, which must release it at its end. It returns false if the request that
-// reserved the place has already ended. In that case, the client disconnected and never received the session's id.
+// bind transfers the place to a session, which must release it at the end. It returns false if the reserving request
+// has already ended. In that case, the client disconnected and never received the session's id.
 func (p *place) bind() bool { return !p.settled.Swap(true) }
 
-// done ends the request that reserved the place. If the place has no session, done releases it.
+// done ends the reserving request. If the place has no session, done releases it.
 func (p *place) done() {
 	if !p.settled.Swap(true) {
 		p.give()

@@ -42,7 +42,7 @@ func TestPlaces(t *testing.T) {
 }
 
 // TestSharesOfMemory verifies that one client can use a quarter of the memory for bodies, or at least one message, and
-// that the rest remains for other clients.
+// the rest remains for other clients.
 func TestSharesOfMemory(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20

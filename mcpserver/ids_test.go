@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestIDs verifies that only the complete, unchanged id of the caller's own sandbox selects a sandbox, and that no id
-// opens a new sandbox.
+// TestIDs verifies that only the complete, unchanged id of the caller's own sandbox selects a sandbox, and no id opens
+// a new sandbox.
 func TestIDs(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)

@@ -13,12 +13,12 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// Limits of one message in addition to its size. Without a limit on the parts, decoding needs many times the message
+// Limits of one message in addition to the size. Without a limit on the parts, decoding needs many times the message
 // size in memory.
 const (
 	maxDepth = 64
 	maxParts = 100_000
-	maxID    = 1 << 53 // above this, clients that store numbers as floats confuse ids
+	maxID    = 1 << 53 // above this, clients with floats confuse ids
 	maxIDLen = 256
 )
 
@@ -34,7 +34,7 @@ type fault struct {
 	code int64
 	text string
 	id   jsonrpc.ID // id of the request, if it was readable
-	// mute means that the invalid message is itself an answer, so it gets no answer.
+	// mute means the invalid message is itself an answer, so it gets no answer.
 	mute bool
 }
 
@@ -52,8 +52,8 @@ func (f *fault) encode() []byte {
 	return out
 }
 
-// decodeMessage parses one message and rejects everything that JSON-RPC and MCP do not allow. It is stricter than the
-// SDK. For example, the SDK converts the id 1.5 to 1, which belongs to another request.
+// decodeMessage parses one message and rejects everything outside of JSON-RPC and MCP. It is stricter than the SDK. For
+// example, the SDK converts the id 1.5 to 1, which belongs to another request.
 func decodeMessage(data []byte) (jsonrpc.Message, *fault) {
 	if f := checkForm(data); f != nil {
 		return nil, f

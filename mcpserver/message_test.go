@@ -56,8 +56,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// FuzzMessage verifies that every rejected message gets one of the four codes, and that every accepted message is a
-// JSON object.
+// FuzzMessage verifies that every rejected message gets one of the four codes, and every accepted message is a JSON
+// object.
 func FuzzMessage(f *testing.F) {
 	for _, seed := range []string{
 		`{"jsonrpc":"2.0","id":1,"method":"ping"}`, `[]`, `{"id":1,"id":2}`, `{"jsonrpc":"2.0","id":null,"error":{}}`, `{"a":"\"`, `{}`, `"`, `{"jsonrpc":"2.0","id":1.0,"method":"x","params":null}`,

@@ -33,14 +33,14 @@ const (
 	maxAllBytes  = 256 << 20
 )
 
-// Names of the tools for calls that outlast their requests.
+// Names of the tools for calls in the background.
 const (
 	toolTaskStatus = "task_status"
 	toolTaskResult = "task_result"
 	toolTaskCancel = "task_cancel"
 )
 
-// job is the work of a call. It may outlast its request if the client must ask its user or stops waiting.
+// job is the work of a call. It may outlast the request if the client must ask the user or stops waiting.
 type job struct {
 	*interrupt.Job[*mcp.CallToolResult]
 	id     string
@@ -126,7 +126,7 @@ func (s *Server) begin(
 	return s.await(ctx, c, j)
 }
 
-// await waits until the job ends, a question ends its request, or s.maxWait has passed.
+// await waits until the job ends, a question ends the request, or s.maxWait has passed.
 func (s *Server) await(ctx context.Context, c call, j *job) (*mcp.CallToolResult, error) {
 	j.to.Store(&c.report)
 	patient := ctx
@@ -171,7 +171,7 @@ func (s *Server) await(ctx context.Context, c call, j *job) (*mcp.CallToolResult
 	}
 }
 
-// keep keeps a job and its later result until its scope ends, so that requests can use its id.
+// keep keeps a job and the later result until the scope ends. Until then, requests can use the id.
 func (s *Server) keep(j *job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,7 +207,7 @@ func (s *Server) isUnused(sc *scope, now time.Time) bool {
 		!slices.ContainsFunc(slices.Collect(maps.Values(s.jobs)), own)
 }
 
-// cancels returns the request that a message cancels, and whether the reason is the client's timeout. A user's
+// cancels returns the request canceled by a message, and whether the reason is the client's timeout. A user's
 // cancellation stops the work, but a timeout does not.
 func cancels(msg jsonrpc.Message) (id jsonrpc.ID, timeout bool) {
 	req, ok := msg.(*jsonrpc.Request)
@@ -259,7 +259,7 @@ type taskStatus struct {
 	Progress   string `json:"progress,omitempty" jsonschema_description:"its latest message"`
 }
 
-// pendingTools returns the tools for calls that outlast their requests.
+// pendingTools returns the tools for calls in the background.
 func (s *Server) pendingTools() []tool {
 	status := define[taskStatusInput, taskStatusOutput](toolTaskStatus, "Show running calls",
 		"Lists your calls that took 5 seconds or more, running and finished, with those that timed out on your side.",

@@ -112,8 +112,8 @@ var slowCalls = map[string]struct {
 	"sandbox_run":  {map[string]any{"code": "print(1)"}, "stdout"},
 }
 
-// TestPendingCalls verifies that a long call is answered as pending and continues, and that its result can be fetched
-// more than once.
+// TestPendingCalls verifies that a long call is answered as pending and continues, and its result can be fetched more
+// than once.
 func TestPendingCalls(t *testing.T) {
 	t.Parallel()
 	for _, over := range []string{"stdio", "HTTP"} {

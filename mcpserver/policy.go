@@ -13,8 +13,8 @@ import (
 )
 
 // Policy refuses calls by rule before they reach a sandbox. It prevents accidents of honest models and enforces the
-// operator's preferences. It provides no isolation: it cannot stop a client that can write a program. The sandbox
-// provides the isolation.
+// operator's preferences. It provides no isolation: it cannot stop a client with a program. The sandbox provides the
+// isolation.
 type Policy struct {
 	Commands CommandRules `yaml:"commands"`
 	Files    FileRules    `yaml:"files"`
@@ -23,23 +23,23 @@ type Policy struct {
 
 // CommandRules are checked against the literal words of every simple command of a shell line. This includes commands in
 // pipelines, lists, subshells, substitutions, and `sh -c`, and after wrappers such as `env`.
-// docs/reference/guard-policy.md lists the commands that the rules miss.
+// docs/reference/guard-policy.md lists the commands missed by the rules.
 type CommandRules struct {
 	// Refuse are the rules for refused commands.
 	Refuse []CommandRule `yaml:"refuse"`
 	// Allow are the rules for allowed commands. If not empty, all other commands are refused, except builtins without
 	// effect outside of the shell.
 	Allow []CommandRule `yaml:"allow"`
-	// AllowDynamic allows commands that are computed at run time and that no rule can judge, for example the programs
-	// of `$TOOL x` and `echo ls | sh`. It is ignored if Allow is not empty.
+	// AllowDynamic allows commands computed at run time, which no rule can judge, for example the programs of `$TOOL x`
+	// and `echo ls | sh`. It is ignored if Allow is not empty.
 	AllowDynamic bool `yaml:"allow_dynamic"`
 }
 
-// CommandRule matches commands by their first words. For example, "git push" matches every command that begins with
-// these two words. A word may contain `*`, `?`, and `[a-z]`. A word that begins with a single dash matches only short
-// options, so `-*f*` does not match `--force`. The word `**` matches any number of words. The word `-**` matches any
-// number of options with or without a value. For example, "git -** push" matches `git -C x push`, but not `git stash
-// push`. A program without a slash matches the program in any directory.
+// CommandRule matches commands by their first words. For example, "git push" matches every command with these two words
+// at the beginning. A word may contain `*`, `?`, and `[a-z]`. A word with a single dash at the beginning matches only
+// short options, so `-*f*` does not match `--force`. The word `**` matches any number of words. The word `-**` matches
+// any number of options with or without a value. For example, "git -** push" matches `git -C x push`, but not `git
+// stash push`. A program without a slash matches the program in any directory.
 type CommandRule struct {
 	Name    string `yaml:"name"` // shown in refusals; defaults to the pattern
 	Pattern string `yaml:"pattern"`
@@ -56,8 +56,8 @@ type FileRules struct {
 	Allow []string `yaml:"allow"`
 }
 
-// PolicyLimits limits sizes, times, and sandbox resources. If zero, the policy sets no limit. Limits that a policy file
-// does not set come from DefaultPolicy.
+// PolicyLimits limits sizes, times, and sandbox resources. If zero, the policy sets no limit. Limits missing in a
+// policy file come from DefaultPolicy.
 type PolicyLimits struct {
 	FileMB        int64         `yaml:"file_mb"`      // one file through the file tools, in both directions
 	WorkspaceMB   int64         `yaml:"workspace_mb"` // all files of a sandbox
@@ -76,7 +76,7 @@ func DefaultPolicy() Policy {
 	}}
 }
 
-// compile checks the policy and splits its patterns. It returns all problems.
+// compile checks the policy and splits the patterns. It returns all problems.
 func (p *Policy) compile() (wrong hint.Problems) {
 	for what, list := range map[string][]CommandRule{"refuse": p.Commands.Refuse, "allow": p.Commands.Allow} {
 		for i := range list {
@@ -111,7 +111,7 @@ func (p *Policy) compile() (wrong hint.Problems) {
 	return wrong
 }
 
-// Ceiling returns the limits that no client request may exceed. It uses the limits listed in backend.LimitTable.
+// Ceiling returns the maximum limits of client requests. It uses the limits listed in backend.LimitTable.
 func (l *PolicyLimits) Ceiling() backend.Limits {
 	var c backend.Limits
 	for name, value := range l.sandbox() {
@@ -153,7 +153,7 @@ func (r *CommandRule) matches(cmd []word) bool {
 	return matchWord(r.words[0], word{text: program, static: true}) && matchWords(r.words[1:], cmd[1:])
 }
 
-// matchWords matches pattern against the first words. Its running time is at most proportional to the product of the
+// matchWords matches pattern against the first words. The running time is at most proportional to the product of the
 // lengths.
 func matchWords(pattern []string, words []word) bool {
 	// reach[i] reports whether the pattern so far can match exactly i words.
@@ -165,7 +165,7 @@ func matchWords(pattern []string, words []word) bool {
 			switch p {
 			case "**":
 				next[i] = reach[i] || i > 0 && next[i-1]
-			case "-**": // an option, or an option and its value
+			case "-**": // an option, or an option and the value
 				next[i] = reach[i] || i > 0 && next[i-1] && isOption(words[i-1]) ||
 					i > 1 && next[i-2] && isOption(words[i-2]) && !isOption(words[i-1])
 			default:
@@ -177,7 +177,7 @@ func matchWords(pattern []string, words []word) bool {
 	return slices.Contains(reach, true)
 }
 
-// isOption reports whether a word is an option. A computed word counts as an option only if its literal part begins
+// isOption reports whether a word is an option. A computed word counts as an option only if the literal part begins
 // like one.
 func isOption(w word) bool { return strings.HasPrefix(w.text, "-") }
 
@@ -194,7 +194,7 @@ func matchWord(pattern string, w word) bool {
 	return err == nil && ok
 }
 
-// fileRule returns the rule that refuses a file, or an empty string if no rule does.
+// fileRule returns the rule against a file, or an empty string if the file is allowed.
 func (p *Policy) fileRule(name string) string {
 	base := strings.ToLower(path.Base(path.Clean("/" + name)))
 	matches := func(pattern string) bool {

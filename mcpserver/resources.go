@@ -53,8 +53,8 @@ func (s *Server) addResources(srv *mcp.Server, find resolver) {
 	})
 }
 
-// listResources lists the files of the scope's open sandboxes. Clients that share a scope with other clients must use
-// sandbox_fs_list, because a list would reveal the sandbox ids of other clients.
+// listResources lists the files of the scope's open sandboxes. Clients in a common scope must use sandbox_fs_list,
+// because a list would reveal the sandbox ids of other clients.
 func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourcesResult, error) {
 	res := &mcp.ListResourcesResult{Cacheable: mcp.Cacheable{CacheScope: "private"}, Resources: []*mcp.Resource{}}
 	if sc.handles && !sc.named {
@@ -77,7 +77,7 @@ func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourc
 			continue // the sandbox was closed or died since
 		}
 		for _, e := range list.Entries {
-			if isFile(e) && s.checkFile(e.Path, e.Size) == nil { // skip files that resources/read would refuse
+			if isFile(e) && s.checkFile(e.Path, e.Size) == nil { // skip files refused by resources/read
 				res.Resources = append(res.Resources, &mcp.Resource{
 					URI: resourceURI(f.session.ID(), e.Path), Name: e.Path, Size: e.Size, MIMEType: mediaType(e.Path),
 				})
@@ -87,7 +87,7 @@ func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourc
 	return res, nil
 }
 
-// resourceURI returns the URI of a file. It percent-encodes names so that every name has exactly one URI.
+// resourceURI returns the URI of a file. It percent-encodes names to ensure exactly one URI for each name.
 func resourceURI(id, name string) string {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {

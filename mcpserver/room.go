@@ -38,7 +38,7 @@ func (s *Server) makeRoom(ctx context.Context) bool {
 }
 
 // spare returns the idle sandboxes of requests without a session, because their clients may have left without notice.
-// Sandboxes of the owner with the most sandboxes come first, so that no owner can displace others. Per owner, the
+// Sandboxes of the owner with the most sandboxes come first, to prevent an owner from displacing others. Per owner, the
 // oldest sandbox comes first.
 func (s *Server) spare(now time.Time) []*session.Session {
 	type candidate struct {

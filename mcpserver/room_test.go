@@ -60,8 +60,8 @@ func TestIdleSandboxIsReplaced(t *testing.T) {
 	}
 }
 
-// TestAnswerSizes verifies that a result is not longer than the size that clients pass to their models, and that it
-// includes the position to continue reading.
+// TestAnswerSizes verifies that a result is not longer than the size that clients pass to their models, and it includes
+// the position to continue reading.
 func TestAnswerSizes(t *testing.T) {
 	t.Parallel()
 	cs := connect(t, newServer(t, newManager(t), &mcpserver.Options{}), nil)

@@ -29,13 +29,13 @@ func newRun(namespace string) session.Run {
 	return session.Run{Namespace: namespace, ID: session.NewRunID()}
 }
 
-// scope is a set of sandboxes that belong together, and the state that its calls share.
+// scope is a set of related sandboxes, and the common state of the calls.
 type scope struct {
 	run   session.Run
 	owner string
-	// handles means that calls must specify their sandbox, because several conversations share the scope.
+	// handles means calls must specify a sandbox, because several conversations share the scope.
 	handles bool
-	// named means that client-chosen names are safe, because only one client can use them.
+	// named means client-chosen names are safe, because only one client can use them.
 	named bool
 	calls *tools.Calls
 	slots chan struct{} // one per running call
@@ -115,7 +115,7 @@ func (s *Server) onClose(run session.Run) {
 	}
 }
 
-// always returns a resolver that returns sc for all requests of a single client.
+// always returns a resolver with sc for all requests of a single client.
 func always(sc *scope) resolver {
 	return func(context.Context, *mcp.ServerSession, *mcp.RequestExtra) (*scope, error) { return sc, nil }
 }
@@ -143,10 +143,10 @@ func (s *Server) bySession(ctx context.Context, ss *mcp.ServerSession, extra *mc
 	return sc, nil
 }
 
-// closeSession closes an HTTP session after its calls have ended.
+// closeSession closes an HTTP session after the calls have ended.
 func closeSession(ss *mcp.ServerSession) { go func() { _ = ss.Close() }() }
 
-// use records that an HTTP session was used.
+// use records the use of an HTTP session.
 func (s *Server) use(ss *mcp.ServerSession) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +155,7 @@ func (s *Server) use(ss *mcp.ServerSession) {
 	}
 }
 
-// endWith ends a scope when its session ends. If the server ends, Close or Detach handles the sandboxes instead.
+// endWith ends a scope when the session ends. If the server ends, Close or Detach handles the sandboxes instead.
 func (s *Server) endWith(ss *mcp.ServerSession, sc *scope, place *place) {
 	began := time.Now()
 	_ = ss.Wait() // the reason for the end of the connection is irrelevant
@@ -232,7 +232,7 @@ func (s *Server) sweep(now time.Time) {
 		sc.calls.Forget()
 		idle := sc.takeTasks(func(t *taskSession) bool { return t.busy == 0 && now.Sub(s.lastUse(t)) > s.opts.IdleTimeout })
 		for _, t := range idle {
-			if sc.shared() { // its sandboxes end when they are idle on all servers
+			if sc.shared() { // the sandboxes end when they are idle on all servers
 				s.onClose(t.run)
 				continue
 			}
@@ -243,7 +243,7 @@ func (s *Server) sweep(now time.Time) {
 	}
 }
 
-// lastUse returns the time of the session's latest use by a task, or of its sandboxes by another tool.
+// lastUse returns the time of the session's latest use by a task, or of the sandboxes by another tool.
 func (s *Server) lastUse(t *taskSession) time.Time {
 	last := t.lastUsed
 	for _, one := range s.manager.InScope(t.run.Scope()) {

@@ -38,8 +38,7 @@ const closeTimeout = 60 * time.Second
 
 // Options configures New. The field comments describe the zero values. Negative numbers are errors.
 type Options struct {
-	// Sandbox configures the sandboxes. Its Mode and Session are ignored. The zero value is a Python sandbox without
-	// network.
+	// Sandbox configures the sandboxes. Mode and Session are ignored. The zero value is a Python sandbox without network.
 	Sandbox tools.Sandbox
 	// Policy refuses calls before they reach a sandbox. If nil, it defaults to DefaultPolicy.
 	Policy *Policy
@@ -58,9 +57,8 @@ type Options struct {
 	// IdleTimeout is the maximum idle time of a sandbox or an execute_task session. If zero, it defaults to
 	// DefaultIdleTimeout.
 	IdleTimeout time.Duration
-	// Shared means that other servers with the same tokens serve the same HTTP clients, for revisions from 2026-07-28 on.
-	// The managers of all these servers must have session.Options.Join. Close does not close the sandboxes of these
-	// clients.
+	// Shared means other servers with the same tokens serve the same HTTP clients, for revisions from 2026-07-28 on. The
+	// managers of all these servers must have session.Options.Join. Close does not close the sandboxes of these clients.
 	Shared bool
 	// Version is the server version sent to clients. If empty, it defaults to "dev".
 	Version string
@@ -82,7 +80,7 @@ type Server struct {
 	room       sync.Mutex    // guards spareAfter; held while one sandbox replaces another
 	spareAfter time.Duration // the constant, except in tests
 
-	rounds interrupt.Rounds[*job] // questions that clients answer by repeating the call
+	rounds interrupt.Rounds[*job] // questions answered by repeating the call
 
 	maxWait, keepAfter time.Duration // the constants, except in tests
 
@@ -99,7 +97,7 @@ type Server struct {
 	closed bool                          // accepts no new scopes; Close or Detach handles the existing sandboxes
 }
 
-// New returns a Server that uses m. The caller must close m after the server. opts may be nil.
+// New returns a Server for m. The caller must close m after the server. opts may be nil.
 func New(m *session.Manager, opts *Options) (*Server, error) {
 	if m == nil {
 		return nil, errors.New("mcpserver: no session manager")
@@ -203,7 +201,7 @@ func (s *Server) build(find resolver, transport string) *mcp.Server {
 	return srv
 }
 
-// sandboxTools returns the tools that Genkit agents have too.
+// sandboxTools returns the tools of Genkit agents.
 func (s *Server) sandboxTools() []tool {
 	network := s.opts.Sandbox.Network.Allowed() || len(s.opts.Sandbox.Network.Allow) > 0
 	list := make([]tool, len(s.defs))
@@ -225,7 +223,7 @@ const instructions = "Runs code and commands in sandboxes, apart from the user's
 // methodInitialize starts a session.
 const methodInitialize = "initialize"
 
-// beginScopes is middleware that creates a session's scope when the session starts. It also records the use of HTTP
+// beginScopes is middleware to create a session's scope when the session starts. It also records the use of HTTP
 // sessions.
 func (s *Server) beginScopes(find resolver) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
@@ -242,7 +240,7 @@ func (s *Server) beginScopes(find resolver) mcp.Middleware {
 	}
 }
 
-// protect is middleware that recovers panics of handlers, so that they do not crash the server.
+// protect is middleware to recover panics of handlers, because they would crash the server.
 func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
 		defer func() {
@@ -256,8 +254,8 @@ func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// quiet returns a logger for the SDK that logs everything at debug level. Most errors that the SDK logs are mistakes of
-// clients, which could flood an operator's log.
+// quiet returns a logger for the SDK. To keep mistakes of clients from flooding an operator's log, it logs everything
+// at debug level.
 func quiet(l *slog.Logger) *slog.Logger { return slog.New(quietHandler{l.Handler()}) }
 
 type quietHandler struct{ slog.Handler }

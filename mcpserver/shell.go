@@ -31,21 +31,21 @@ const (
 type word struct {
 	text   string // empty for a computed word
 	static bool   // false if the word is computed at run time
-	path   bool   // the word is computed, but its literal part contains a slash, so it is a file name
+	path   bool   // a computed file name: the literal part contains a slash
 	output bool   // the word is computed from the output of commands
 }
 
 // commands are the simple commands of a shell line or an argument list with literal words. It includes commands in
 // lists, pipelines, substitutions, and functions, after wrappers such as sudo, and in the scripts of sh -c and eval.
-// This prevents accidents of an honest model but provides no isolation. docs/reference/guard-policy.md lists the
-// commands that it misses.
+// This prevents accidents of an honest model but provides no isolation. docs/reference/guard-policy.md lists the missed
+// commands.
 type commands struct {
 	list [][]word // the first word of each command is static
 	// unknown is the reason why some commands are unknown. It is empty if all commands are known.
 	unknown string
 }
 
-// commandsOf returns the commands of an argument list. input is the standard input of its program, or nil if unknown.
+// commandsOf returns the commands of an argument list. input is the standard input of the program, or nil if unknown.
 func commandsOf(argv []string, input *string) commands {
 	words := make([]word, len(argv))
 	for i, text := range argv {
@@ -109,7 +109,7 @@ func deepest(script string) (most int) {
 	return most
 }
 
-// add adds a command, and the nested command or script in its arguments.
+// add adds a command, and the nested command or script in the arguments.
 func (c *commands) add(words []word, input *string, depth int) {
 	if len(words) == 0 {
 		return
@@ -136,7 +136,7 @@ func (c *commands) add(words []word, input *string, depth int) {
 	case "find":
 		c.addFind(args, depth)
 	case "xargs":
-		c.add(append(filledIn(wrappers[program].command(args)), word{}), nil, depth+1) // xargs appends words that it reads
+		c.add(append(filledIn(wrappers[program].command(args)), word{}), nil, depth+1) // xargs appends the words of the input
 	default:
 		if w, ok := wrappers[program]; ok {
 			c.add(w.command(args), input, depth+1)
@@ -144,7 +144,7 @@ func (c *commands) add(words []word, input *string, depth int) {
 	}
 }
 
-// addShell adds the commands that a shell runs. They come from -c, or from its input if it has no file argument.
+// addShell adds the commands of a shell. They come from -c, or from the input if the shell has no file argument.
 func (c *commands) addShell(args []word, input *string, depth int) {
 	for i := 0; i < len(args); i++ {
 		text := args[i].text
@@ -174,7 +174,7 @@ func (c *commands) addShell(args []word, input *string, depth int) {
 	c.addInput(input, depth)
 }
 
-// addInput adds the commands that a shell reads from its input.
+// addInput adds the commands in the input of a shell.
 func (c *commands) addInput(input *string, depth int) {
 	if input == nil {
 		c.doubt(whyInput)
@@ -183,7 +183,7 @@ func (c *commands) addInput(input *string, depth int) {
 	c.parse(*input, depth+1)
 }
 
-// addFind adds the commands that find runs for the files it finds.
+// addFind adds the commands of find, for example of -exec.
 func (c *commands) addFind(args []word, depth int) {
 	for i := 0; i < len(args); i++ {
 		if !slices.Contains([]string{"-exec", "-execdir", "-ok", "-okdir"}, args[i].text) {
@@ -210,7 +210,7 @@ func filledIn(words []word) []word {
 	return out
 }
 
-// addScript adds the commands of the script that results from joining words.
+// addScript joins words to a script and adds its commands.
 func (c *commands) addScript(words []word, depth int) {
 	texts := make([]string, len(words))
 	for i, w := range words {
@@ -223,7 +223,7 @@ func (c *commands) addScript(words []word, depth int) {
 	c.parse(strings.Join(texts, " "), depth+1)
 }
 
-// wrapper describes the arguments of a program before the command that it runs.
+// wrapper describes the arguments of a program before the nested command.
 type wrapper struct {
 	values   string // letters of options whose value is the next word
 	lookup   string // letters of options with which the program runs no command
@@ -250,7 +250,7 @@ var wrappers = map[string]wrapper{
 	"xargs":   {values: "adEILnPs"},
 }
 
-// command returns the command that a wrapper runs. It assumes that values of long options follow "=".
+// command returns the nested command of a wrapper. It expects values of long options after "=".
 func (w wrapper) command(args []word) []word {
 	operands := w.operands
 	for i := 0; i < len(args); i++ {
@@ -304,7 +304,7 @@ func wordOf(w *syntax.Word) word {
 			return word{text: fields[0], static: true}
 		}
 	}
-	// The literal part before "=" shows that the word is an assignment for env.
+	// The literal part before "=" shows an assignment for env.
 	if lit, ok := w.Parts[0].(*syntax.Lit); ok && strings.Contains(lit.Value, "=") {
 		return word{text: lit.Value}
 	}
@@ -331,7 +331,7 @@ func namesFile(parts []syntax.WordPart) bool {
 	})
 }
 
-// hereDocument returns the text that a command with these redirections reads. It returns nil if the text is unknown.
+// hereDocument returns the input of a command with these redirections. It returns nil if the text is unknown.
 func hereDocument(redirs []*syntax.Redirect) *string {
 	var found *string
 	for _, r := range redirs {
@@ -351,8 +351,8 @@ func hereDocument(redirs []*syntax.Redirect) *string {
 	return found
 }
 
-// harmless reports whether a program is a builtin that affects only the shell itself. Allow lists need not contain such
-// programs.
+// harmless reports whether a program is a builtin with effects only on the shell itself. Allow lists need not contain
+// such programs.
 func harmless(program string) bool {
 	return slices.Contains([]string{":", "[", "break", "cd", "continue", "echo", "exit", "false", "printf", "pwd", "read",
 		"return", "set", "shift", "test", "true", "umask", "unset", "wait"}, program)

@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
-// TestCommands verifies that the simple commands of a shell line with literal words are found, and that computed
-// commands are reported as unknown.
+// TestCommands verifies that the simple commands of a shell line with literal words are found, and computed commands
+// are reported as unknown.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

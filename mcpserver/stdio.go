@@ -54,8 +54,8 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 // hangUpGrace is the maximum time to write answers after the client hung up or the server was stopped.
 const hangUpGrace = 5 * time.Second
 
-// await waits until serving ends. A client may keep its end open without reading answers. It must not block the server,
-// which still has to close the client's sandboxes.
+// await waits until serving ends. A client may keep the connection open without reading answers. It must not block the
+// server, which still has to close the client's sandboxes.
 func (c *lineConn) await(ctx context.Context, ran <-chan error, cancel func()) error {
 	select {
 	case err := <-ran:
@@ -73,13 +73,13 @@ func (c *lineConn) await(ctx context.Context, ran <-chan error, cancel func()) e
 	}
 }
 
-// lineTransport passes its only connection to the SDK.
+// lineTransport passes the only connection to the SDK.
 type lineTransport struct{ conn *lineConn }
 
 func (t lineTransport) Connect(context.Context) (mcp.Connection, error) { return t.conn, nil }
 
 // lineConn sends and receives messages as lines. The SDK's own connection ends at the first invalid line, so a client
-// with one mistake would lose its sandboxes. lineConn answers the line as JSON-RPC requires and continues.
+// would lose the sandboxes after one mistake. lineConn answers the line as JSON-RPC requires and continues.
 type lineConn struct {
 	messages chan jsonrpc.Message
 	ended    chan struct{} // closed when reading ended, after err was set
@@ -92,7 +92,7 @@ type lineConn struct {
 	underWay map[jsonrpc.ID]bool // unanswered requests; true if the client canceled the request
 }
 
-// newLineConn starts a goroutine that reads in until its end. If a read cannot be interrupted, for example from a
+// newLineConn starts a goroutine to read in until the end. If a read cannot be interrupted, for example from a
 // terminal, the goroutine continues after Close.
 func newLineConn(in io.Reader, out io.Writer) *lineConn {
 	c := &lineConn{
@@ -112,7 +112,7 @@ func (c *lineConn) readLoop(in io.Reader) {
 	}
 }
 
-// take passes a line on as a message, or answers its fault. An error means that the connection is closed.
+// take passes a line on as a message, or answers the fault. An error means the connection is closed.
 func (c *lineConn) take(line []byte, long bool) error {
 	var msg jsonrpc.Message
 	var fault *fault
@@ -147,7 +147,7 @@ func (c *lineConn) take(line []byte, long bool) error {
 	}
 }
 
-// readLine returns the next line without its line end. It skips a line that is longer than limit and sets long.
+// readLine returns the next line without the line end. It skips a line longer than limit and sets long.
 func readLine(r *bufio.Reader, limit int) (line []byte, long bool, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
@@ -193,7 +193,7 @@ func (c *lineConn) begin(msg jsonrpc.Message) bool {
 	return true
 }
 
-// cancel records that the client expects no answer to a request.
+// cancel records a request without an expected answer.
 func (c *lineConn) cancel(id jsonrpc.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,7 +202,7 @@ func (c *lineConn) cancel(id jsonrpc.ID) {
 	}
 }
 
-// Write sends a message as one line. It drops answers to requests that the client canceled.
+// Write sends a message as one line. It drops answers to canceled requests.
 func (c *lineConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -71,8 +71,8 @@ func (p poster) sandbox() string {
 	return id
 }
 
-// TestStopAnswersCalls verifies that a stopping server does not wait for commands, and that it answers waiting clients,
-// with and without sessions.
+// TestStopAnswersCalls verifies that a stopping server does not wait for commands, and it answers waiting clients, with
+// and without sessions.
 func TestStopAnswersCalls(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, newManager(t), nil)

@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// newSession is the session_id that requests a new session with an unguessable id from execute_task.
+// newSession is the session_id to request a new session with an unguessable id from execute_task.
 const newSession = "new"
 
 // maxTaskSessions is the maximum number of sessions per scope.
@@ -27,7 +27,7 @@ const maxTaskSessions = 64
 // maxTasksListed is the maximum number of tasks listed in a description.
 const maxTasksListed = 50
 
-// taskSession holds the sandboxes that several tasks share.
+// taskSession holds the common sandboxes of several tasks.
 type taskSession struct {
 	run      session.Run
 	busy     int // running tasks and other calls
@@ -65,7 +65,7 @@ func (s *Server) taskTools() []tool {
 	return list
 }
 
-// taskTool returns execute_task. Its definition lists the existing tasks, so that a model can choose one.
+// taskTool returns execute_task. The definition lists the existing tasks for the model.
 func (s *Server) taskTool() tool {
 	t := define[executeTaskInput, executeTaskOutput](toolExecuteTask, "Run an agent or workflow",
 		taskDescription(s.opts.Tasks), typed(s.executeTask))
@@ -159,7 +159,7 @@ func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (
 
 var errTaskTime = errors.New("the guard policy's time limit for a task has passed")
 
-// taskRun returns the run of a task and the id of its session. The caller must call leave when the task has ended.
+// taskRun returns the run of a task and the id of the session. The caller must call leave when the task has ended.
 func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (
 	run session.Run, session string, leave func(), err error) {
 	fresh, given := newRun(sc.run.Namespace), id == newSession || sc.named
@@ -238,14 +238,14 @@ func (sc *scope) taskRuns() map[string]session.Run {
 	return runs
 }
 
-// found is a sandbox and the id of its session, if any.
+// found is a sandbox and the id of the session, if any.
 type found struct {
 	session   *session.Session
 	sessionID string
 }
 
-// all returns all sandboxes of a scope and the runs of its sessions. If id is a session that only another server has
-// served, all includes its sandboxes too.
+// all returns all sandboxes of a scope and the runs of the sessions. If id is a session of another server, all includes
+// the sandboxes of the session.
 func (s *Server) all(ctx context.Context, sc *scope, id string) (list []found, runs map[string]session.Run, err error) {
 	runs = sc.taskRuns()
 	elsewhere := sc.shared() && validSessionID(id) // another server may have started or ended the session
@@ -271,8 +271,8 @@ func (s *Server) all(ctx context.Context, sc *scope, id string) (list []found, r
 	return list, runs, nil
 }
 
-// lookup returns the sandboxes with id. If id is an execute_task session, lookup returns all of its sandboxes and its
-// run. The error for an inaccessible id is the same as for an unknown id.
+// lookup returns the sandboxes with id. If id is an execute_task session, lookup returns all sandboxes and the run of
+// the session. The error for an inaccessible id is the same as for an unknown id.
 func (s *Server) lookup(ctx context.Context, sc *scope, id string) (list []found, run *session.Run, err error) {
 	all, runs, err := s.all(ctx, sc, id)
 	if err != nil {
@@ -308,7 +308,7 @@ func (s *Server) meant(ctx context.Context, sc *scope, id string, must bool) (li
 	return list, err
 }
 
-// one returns the sandbox with id. If id is a session, it returns the sandbox that the session's tasks share.
+// one returns the sandbox with id. If id is a session, it returns the common sandbox of the session's tasks.
 func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Session, error) {
 	list, err := s.meant(ctx, sc, id, sc.handles)
 	if err != nil {
@@ -329,7 +329,7 @@ func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Sessio
 		WithRemediation("Pass one of them as session_id.")
 }
 
-// reopened returns a sandbox. If the sandbox died and its files were kept, reopened opens it again.
+// reopened returns a sandbox. If the sandbox died without losing files, reopened opens it again.
 func (s *Server) reopened(ctx context.Context, one *session.Session) (*session.Session, error) {
 	info := one.Info()
 	if info.State != session.StateLost || !s.kept(ctx, info.Key.Scope()) {
@@ -378,13 +378,13 @@ func (s *Server) sessionStatus(ctx context.Context, c call, in sessionStatusInpu
 	for _, f := range list {
 		out.Sessions = append(out.Sessions, s.statusOf(ctx, f))
 		if in.SessionID != "" {
-			f.session.Touch() // asking for its status counts as use
+			f.session.Touch() // asking for the status counts as use
 		}
 	}
 	return out, nil
 }
 
-// statusTimeout limits the request to one sandbox. If the sandbox does not answer, its status has no numbers.
+// statusTimeout limits the request to one sandbox. If the sandbox does not answer, the status has no numbers.
 const statusTimeout = 5 * time.Second
 
 func (s *Server) statusOf(ctx context.Context, f found) sessionStatus {

@@ -204,7 +204,7 @@ func TestTaskFailures(t *testing.T) {
 	}
 }
 
-// TestGuard verifies that the policy refuses calls of all tools, and that the error contains the rule's name.
+// TestGuard verifies that the policy refuses calls of all tools, and the error contains the rule's name.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	policy := parsePolicy(t, policyYAML)
@@ -241,8 +241,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestTaskOutputs verifies that the outputs of a task are kept and available as resources, and that a patch contains
-// the changes.
+// TestTaskOutputs verifies that the outputs of a task are kept and available as resources, and a patch contains the
+// changes.
 func TestTaskOutputs(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)

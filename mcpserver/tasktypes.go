@@ -2,14 +2,14 @@ package mcpserver
 
 import "github.com/workcell-dev/workcell/internal/toolspec"
 
-// Task is an agent or a workflow that execute_task can run.
+// Task is an agent or a workflow for execute_task.
 type Task struct {
 	Name        string
 	Kind        string // "agent" or "workflow"
 	Description string
 	Fields      []string // names of the input fields, sorted; empty if the task has no input or a single text
-	// Outputs reports whether the task lists output files. Without a session_id, such a task runs in a new session, so
-	// that the client can get the files.
+	// Outputs reports whether the task lists output files. Without a session_id, such a task runs in a new session, to
+	// keep the files for the client.
 	Outputs bool
 }
 
@@ -98,7 +98,7 @@ type gotFile struct {
 	ContentsB64 string `json:"contents_b64" jsonschema_description:"base64"`
 }
 
-// skippedFile is an entry that get_files did not return.
+// skippedFile is an entry skipped by get_files.
 type skippedFile struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`

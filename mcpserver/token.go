@@ -18,7 +18,7 @@ type Token struct {
 	Expires time.Time
 }
 
-// verifier returns a function that finds the owner of a token.
+// verifier returns a function to find the owner of a token.
 func verifier(tokens []Token) (auth.TokenVerifier, error) {
 	list := make([]httpguard.Token, len(tokens))
 	for i, t := range tokens {

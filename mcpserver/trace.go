@@ -33,8 +33,8 @@ const methodCall = "tools/call"
 // toolError is the error.type of a call whose result is a tool error.
 const toolError = "tool_error"
 
-// traced is middleware that creates a span for each request and measures its duration. If the request's _meta has a
-// span, the new span is its child and links to the server's own span.
+// traced is middleware to create a span for each request and to measure the duration. If the request's _meta has a
+// span, the new span is a child of this span and links to the server's own span.
 func traced(transport string, tools []tool) mcp.Middleware {
 	duration := telemetry.Histogram(semconv.MetricMCPOperation)
 	return func(next mcp.MethodHandler) mcp.MethodHandler {

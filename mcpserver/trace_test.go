@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
-// TestRequestsJoinTheClientsTrace verifies that the span of a request is in the trace of the request's _meta, and that
-// a refusal is an event of the span. It sets the process's tracer provider, so it is not parallel.
+// TestRequestsJoinTheClientsTrace verifies that the span of a request is in the trace of the request's _meta, and a
+// refusal is an event of the span. It sets the process's tracer provider, so it is not parallel.
 func TestRequestsJoinTheClientsTrace(t *testing.T) {
 	exporter := tracetest.NewInMemoryExporter()
 	old := otel.GetTracerProvider()

@@ -17,12 +17,11 @@ import (
 // output. It negotiates the version, which must be 1. Task.Args are: permissions, allow or deny.
 //
 // The client offers no access to files or terminals, because the agent uses the sandbox's files and terminals. The
-// agent gets every permission that it requests, because the sandbox limits it. Only access to the web depends on the
-// task.
+// agent gets every requested permission, because the sandbox limits it. Only access to the web depends on the task.
 type ACP struct {
 	// Argv is the command line. It may contain the placeholders {model}, {workdir}, and {home}.
 	Argv []string
-	// Settings is the driver of the CLI that implements the protocol, or nil. Its environment, files, and protection from
+	// Settings is the driver of the CLI behind the protocol, or nil. The driver's environment, files, and protection from
 	// a repository's files are used for the agent.
 	Settings executor.Driver
 }
@@ -67,8 +66,7 @@ func (d ACP) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, 
 	return inv, nil
 }
 
-// settings returns the environment and files for an invocation, and the part of the system prompt that they do not
-// contain.
+// settings returns the environment and files for an invocation, and the missing part of the system prompt.
 func (d ACP) settings(t executor.Task, in executor.Inside) (inv executor.Invocation, system string, err error) {
 	if t.MaxTurns > 0 {
 		return inv, "", fmt.Errorf("%w: acp cannot limit turns; use a budget or a timeout", backend.ErrUnsupported)
@@ -87,8 +85,7 @@ func (d ACP) settings(t executor.Task, in executor.Inside) (inv executor.Invocat
 	return inv, "", err
 }
 
-// Outcome implements executor.Driver. The agent is killed after it reported its result, so its exit code is
-// meaningless.
+// Outcome implements executor.Driver. The agent is killed after the result, so the exit code is meaningless.
 func (ACP) Outcome(seen executor.Seen, exit sandbox.ExecStatus) executor.Outcome {
 	if seen.End != nil {
 		return seen.End.Outcome

@@ -29,8 +29,8 @@ type acpMessage struct {
 	Error   *acpFailure     `json:"error,omitempty"`
 }
 
-// acpLine is a message from the agent. Params and Result are parsed by method, so that unexpected content does not
-// prevent the response to a request.
+// acpLine is a message from the agent. Params and Result are parsed by method, to allow a response to a request with
+// unexpected content.
 type acpLine struct {
 	ID             json.RawMessage
 	Method         string
@@ -58,7 +58,7 @@ func (f *acpFailure) text() string {
 var refusedKey = regexp.MustCompile(`\b40[13]\b|` +
 	`(?i:unauthorized|forbidden|invalid[ _-]api[ _-]key|authentication[ _]error|permission[ _]denied)`)
 
-// outcome returns the outcome for a failed request. Before the prompt, the agent is the cause. Afterwards, its model is
+// outcome returns the outcome for a failed request. Before the prompt, the agent is the cause. Afterwards, the model is
 // the cause.
 func (f *acpFailure) outcome(prompted bool) executor.Outcome {
 	switch {
@@ -81,7 +81,7 @@ type acpCapabilities struct {
 	} `json:"agentCapabilities"`
 }
 
-// opener returns the method that resumes a session. It is empty if the agent supports none.
+// opener returns the method for resuming a session. It is empty if the agent supports none.
 func (c acpCapabilities) opener() string {
 	resume := string(bytes.TrimSpace(c.Capabilities.Sessions.Resume))
 	switch {
@@ -214,7 +214,7 @@ func (t *acpTool) learn(c acpToolCall) {
 	}
 }
 
-// acpToolName extracts server and tool from a title. The protocol has no tool names, and each agent has its own format
+// acpToolName extracts server and tool from a title. The protocol has no tool names, and each agent has another format
 // for the tools of a server.
 func acpToolName(title string) (server, name string) {
 	title = cut(title)

@@ -13,10 +13,10 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 )
 
-// acpVersion is the version of the protocol. An agent answers with the same version, or with its newest version.
+// acpVersion is the version of the protocol. An agent answers with the same version, or with the newest known version.
 const acpVersion = "1"
 
-// Requests to the agent, in order. The number of each request is the id of its message.
+// Requests to the agent, in order. The number of each request is the message id.
 const (
 	askInitialize = iota + 1
 	askSession
@@ -26,7 +26,7 @@ const (
 // acpMaxTools is the maximum number of tracked tool calls.
 const acpMaxTools = 1000
 
-// acpParser reads the messages of an agent, responds to its requests, and sends the next request.
+// acpParser reads the messages of an agent, responds to requests, and sends the next request.
 type acpParser struct {
 	out             io.Writer
 	prompt, workdir string
@@ -35,7 +35,7 @@ type acpParser struct {
 	meta            map[string]any // for the session
 	web, deny       bool
 
-	asked   int    // request that waits for its response
+	asked   int    // request without a response so far
 	session string // empty until the session exists
 	began   bool   // the latest text may continue
 	ended   bool

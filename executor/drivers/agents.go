@@ -43,8 +43,8 @@ func Of(command string, argv []string, events string) Agent {
 	return named(command)
 }
 
-// speaks matches the command line of a known agent that supports the Agent Client Protocol, with one argument per line,
-// for example "npx -y @google/gemini-cli@0.61.0 --acp".
+// speaks matches the command line of a known agent for the Agent Client Protocol, with one argument per line, for
+// example "npx -y @google/gemini-cli@0.61.0 --acp".
 var speaks = regexp.MustCompile(`^(?:(?:.*/)?(?:npx|npm|pnpm|yarn|bunx|bun|node|deno|env|exec|dlx|x|run|-.*|[^/]+=.*)\n)*` +
 	`(?:.*/)?(?:(gemini|opencode)(?:-cli|-ai)?|(claude|codex)(?:-code|-agent)?-acp)(?:@.*|(?:/.*)?\.js)?(?:\n|$)`)
 
@@ -64,9 +64,9 @@ func named(name string) Agent {
 // concurrent use.
 type Versions struct{ asked sync.Map }
 
-// Differs returns a warning if the agent's version in a sandbox differs from the version with which its driver was
-// tested. It warns once per image. It does not check an agent's own image, whose tag is the version, except on the
-// local backend, which has no images.
+// Differs returns a warning if the agent's version in a sandbox differs from the tested version of the driver. It warns
+// once per image. It does not check an agent's own image, whose tag is the version, except on the local backend, which
+// has no images.
 func (v *Versions) Differs(ctx context.Context, s *session.Session, a Agent) string {
 	info := s.Info()
 	if a.Name == "" || info.Image == a.Image && info.Backend != "local" {

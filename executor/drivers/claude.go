@@ -29,7 +29,7 @@ func claude() *Driver {
 func prepareClaude(t task) (executor.Invocation, error) {
 	inv := executor.Invocation{
 		Stdin: []byte(t.Prompt), Keep: []string{".claude/projects"}, Home: t.Settings,
-		// Meta gives the ACP adapter the settings that the flags below give to claude.
+		// Meta gives the ACP adapter the settings of the flags below.
 		Meta: map[string]any{
 			"systemPrompt": map[string]any{"append": t.System},
 			"claudeCode": map[string]any{
@@ -89,7 +89,7 @@ func prepareClaude(t task) (executor.Invocation, error) {
 	if t.Root {
 		inv.Env["IS_SANDBOX"] = "1" // otherwise it refuses to run as root without asking
 	}
-	if t.Model != "" { // also covers requests that would use a smaller model, which the lease may not allow
+	if t.Model != "" { // also for requests to a smaller model, which the lease may not allow
 		inv.Env["ANTHROPIC_DEFAULT_HAIKU_MODEL"], inv.Env["ANTHROPIC_SMALL_FAST_MODEL"] = t.Model, t.Model
 		inv.Env["ANTHROPIC_MODEL"] = t.Model
 	}
@@ -205,7 +205,7 @@ func (p *claudeParser) delta(e streamEvent) []executor.Event {
 	return nil
 }
 
-// message returns the tool calls of a message. It returns its text too, unless the text arrived as deltas. Text of a
+// message returns the tool calls of a message. It returns the text too, unless the text arrived as deltas. Text of a
 // sub-agent is not an answer.
 func (p *claudeParser) message(l claudeLine) []executor.Event {
 	var events []executor.Event

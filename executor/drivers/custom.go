@@ -19,7 +19,7 @@ type Custom struct {
 	// Argv is the command line with placeholders. Without {prompt}, the program gets the prompt on standard input. Without
 	// {system}, the system prompt is put before the prompt. Without {schema}, the schema is put after the prompt.
 	Argv []string
-	// JSON means that the program prints executor.Event values as JSON lines. Otherwise, its output is the answer.
+	// JSON means the program prints executor.Event values as JSON lines. Otherwise, the output is the answer.
 	JSON bool
 	// Like is the driver of a CLI with the same output format, or nil.
 	Like executor.Driver
@@ -65,7 +65,7 @@ func (d Custom) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 	return inv, nil
 }
 
-// Outcome implements executor.Driver. A program that exits without an error has answered.
+// Outcome implements executor.Driver. A program with exit code 0 has answered.
 func (d Custom) Outcome(seen executor.Seen, exit sandbox.ExecStatus) executor.Outcome {
 	if d.Like != nil {
 		return d.Like.Outcome(seen, exit)
@@ -88,7 +88,7 @@ func (d Custom) Parser() executor.Parser {
 	return &answer{}
 }
 
-// answer parses output that is the answer.
+// answer parses output without events.
 type answer struct{ began bool }
 
 // Line implements executor.Parser.
@@ -116,7 +116,7 @@ func (events) Line(b []byte) []executor.Event {
 	return []executor.Event{e}
 }
 
-// whole reports whether an event has the fields that its kind requires.
+// whole reports whether an event has the required fields of its kind.
 func whole(e executor.Event) bool {
 	switch e.Kind {
 	case executor.KindText, executor.KindThinking, executor.KindNotice:

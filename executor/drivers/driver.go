@@ -1,5 +1,5 @@
 // Package drivers contains the known coding agents, with their tested images and versions. It runs Claude Code, Codex,
-// Gemini CLI, and OpenCode. Each has a file with the command line of the CLI and the format of its output. It also runs
+// Gemini CLI, and OpenCode. Each has a file with the command line of the CLI and the format of the output. It also runs
 // any other program.
 package drivers
 
@@ -19,14 +19,14 @@ type Driver struct {
 	Version string // CLI version for which the driver was written
 
 	name    string
-	dialect model.Dialect            // dialect of the model that the CLI requires; if empty, prepare selects the model
+	dialect model.Dialect            // required dialect of the model; if empty, prepare selects the model
 	args    bool                     // the CLI supports Task.Args
 	codes   map[int]executor.Outcome // by exit code
 	prepare func(task) (executor.Invocation, error)
 	parser  func() executor.Parser
 }
 
-// task is a task that passed the checks common to all drivers.
+// task is a task after the common checks of all drivers.
 type task struct {
 	executor.Task
 	executor.Inside

@@ -12,11 +12,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// maxAttempts limits the requests to a model that does not answer. The CLI's default takes minutes.
+// maxAttempts limits the requests to an unavailable model. The CLI's default takes minutes.
 const maxAttempts = 3
 
-// geminiGuard is a module that Node loads first. It hides the files in a trusted folder that can configure the CLI,
-// because no switch disables them. Programs that start the CLI, and programs started by the CLI, see the files.
+// geminiGuard is a module for Node to load first. It hides the CLI's configuration files in a trusted folder, because
+// no switch disables them. Other programs see the files, for example programs started by the CLI.
 const geminiGuard = `import fs from "node:fs"
 import {syncBuiltinESMExports} from "node:module"
 import path from "node:path"

@@ -11,9 +11,9 @@ import (
 	"github.com/workcell-dev/workcell/gateway/model"
 )
 
-// openCodeGuard is a module that Bun, the CLI's runtime, loads first. It rejects code that is not part of the CLI,
-// because OpenCode imports the plugins of a repository even if OPENCODE_DISABLE_PROJECT_CONFIG and OPENCODE_PURE are
-// set. Programs that the CLI starts do not load it.
+// openCodeGuard is a module for Bun, the CLI's runtime, to load first. It rejects code from outside of the CLI, because
+// OpenCode imports the plugins of a repository even if OPENCODE_DISABLE_PROJECT_CONFIG and OPENCODE_PURE are set.
+// Programs started by the CLI do not load it.
 const openCodeGuard = `if (process.argv[1].startsWith("/$bunfs/")) {
 	delete process.env.BUN_INSPECT_PRELOAD
 	Bun.plugin({name: "workcell", setup(build) {
@@ -53,7 +53,7 @@ func prepareOpenCode(t task) (executor.Invocation, error) {
 		"enabled_providers": []string{strings.SplitN(ref, "/", 2)[0]},
 		"permission":        map[string]any{"*": "allow", "webfetch": web, "websearch": web},
 		"mcp":               servers,
-		// Creating a title for the session needs a request that the CLI does not report.
+		// Creating a title for the session needs an unreported request.
 		"agent": map[string]any{"title": map[string]any{"disable": true}, "build": build},
 	}
 	guardFile := path.Join(t.Settings, "guard.mjs")
@@ -85,7 +85,7 @@ func prepareOpenCode(t task) (executor.Invocation, error) {
 	return inv, nil
 }
 
-// openCodeModel returns the model name for the CLI and its provider configuration.
+// openCodeModel returns the model name for the CLI and the provider configuration.
 func openCodeModel(t task) (string, map[string]any, error) {
 	provider, name, ok := strings.Cut(t.Model, "/")
 	if !ok || provider == "" || name == "" {

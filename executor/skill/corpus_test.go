@@ -27,8 +27,8 @@ func TestGoodCorpus(t *testing.T) {
 	}
 }
 
-// TestBadCorpus verifies that violations of the standard are reported with their line, and that skills that coding
-// agents accept are loaded.
+// TestBadCorpus verifies that violations of the standard are reported with their line, and skills that coding agents
+// accept are loaded.
 func TestBadCorpus(t *testing.T) {
 	known := map[string]struct {
 		problems string // "line message", with the beginning of the message

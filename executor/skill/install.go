@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Limits of all skills that are installed together.
+// Limits of all skills in one installation.
 const (
 	MaxFiles = 2000
 	MaxBytes = 64 << 20
@@ -68,7 +68,7 @@ func read(fsys fs.FS) (files []file, err error) {
 	return files, err
 }
 
-// installable matches names that can be directories in the sandbox. Load accepts more names.
+// installable matches possible directory names in the sandbox. Load accepts more names.
 var installable = regexp.MustCompile(`^[\p{L}\p{N}_][\p{L}\p{N}._ -]*$`)
 
 // Install copies skills returned by Load into a directory of a sandbox. File modes are kept. If two skills have the
@@ -99,7 +99,7 @@ func Install(ctx context.Context, s *sandbox.Sandbox, skills []Skill, dir string
 	for _, one := range skills {
 		for _, f := range one.files {
 			to := path.Join(dir, one.Name, f.name)
-			if f.mode.IsDir() { // created before its files
+			if f.mode.IsDir() { // created before the files in it
 				if _, err := s.MakeDir(ctx, to, dirMode); err != nil {
 					return errors.Join(err, g.Wait())
 				}

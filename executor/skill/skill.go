@@ -32,15 +32,15 @@ const (
 	maxFrontMatter = 64 << 10 // bytes
 )
 
-// ErrInvalid means that a skill is invalid.
+// ErrInvalid means a skill is invalid.
 var ErrInvalid = errors.New("not a valid skill")
 
-// Skill is a skill as described by its SKILL.md.
+// Skill is a skill as described by the SKILL.md.
 type Skill struct {
 	Name        string
 	Description string
 
-	dir   string // name of its directory
+	dir   string // name of the directory
 	files []file // files in the directory; nil if only SKILL.md was parsed
 	front map[string]any
 	lines map[string]int // line numbers in SKILL.md, by field
@@ -99,7 +99,7 @@ func frontMatter(content string) (string, error) {
 
 // decode parses the front matter, which must be a map of bounded size.
 func decode(front string) (*yamlnode.Node, error) {
-	// A line with an unquoted colon in its value, which YAML treats as a key. Many published skills have such lines, and
+	// A line with an unquoted colon in the value, which YAML treats as a key. Many published skills have such lines, and
 	// their authors' tools accept them.
 	unquoted := regexp.MustCompile(`(?m)^([a-z-]+): ([^'"|>{\[\n][^\n]*: [^\n]*)$`)
 	const name = "the front matter"
@@ -208,8 +208,8 @@ func open(fsys fs.FS, dir string) (s Skill, sub fs.FS, err error) {
 	return s, sub, err
 }
 
-// Find returns the skill directories that match patterns, in order. If patterns is nil, it uses skills/*, which may
-// match nothing.
+// Find returns the skill directories for patterns, in order. If patterns is nil, it uses skills/*, which may match
+// nothing.
 func Find(fsys fs.FS, patterns []string) (dirs []string, err error) {
 	asked := patterns != nil
 	if !asked {
@@ -227,9 +227,8 @@ func Find(fsys fs.FS, patterns []string) (dirs []string, err error) {
 	return dirs, nil
 }
 
-// Load reads the skill in directory dir of fsys as leniently as coding agents. Violations of the standard that agents
-// accept become diagnostics. Load fails for a skill without a description, an unreadable skill, and a link in the
-// directory.
+// Load reads the skill in directory dir of fsys as leniently as coding agents. Violations accepted by agents become
+// diagnostics. Load fails for a skill without a description, an unreadable skill, and a link in the directory.
 func Load(fsys fs.FS, dir string) (s Skill, diagnostics []string, err error) {
 	s, sub, err := open(fsys, dir)
 	if err == nil && s.Description == "" {

@@ -60,7 +60,7 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// TestValidate verifies the length limits of the standard, and that all problems are reported at once. TestBadCorpus
+// TestValidate verifies the length limits of the standard, and the report of all problems at once. TestBadCorpus
 // verifies the other rules.
 func TestValidate(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -123,7 +123,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// FuzzParse verifies that Parse never panics, and that the texts of accepted skills fit in a message.
+// FuzzParse verifies that Parse never panics, and the texts of accepted skills fit in a message.
 func FuzzParse(f *testing.F) {
 	corpus(f)
 	f.Add([]byte(heron))

@@ -10,15 +10,15 @@ import (
 
 var public = netip.MustParsePrefix(netguard.Public6)
 
-// closed4 lists IPv4 networks for documentation and retired relays. They are refused in addition to the networks that
-// no bridged sandbox can reach.
+// closed4 lists IPv4 networks for documentation and retired relays. They are refused in addition to the networks closed
+// to every bridged sandbox.
 var closed4 = []netip.Prefix{
 	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24"),
 	netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("192.88.99.0/24"),
 }
 
-// addressRule returns the rule that refuses an address, or an empty string if the address is allowed. NAT64 is outside
-// of 2000::/3 and always refused, because it leads to IPv4 addresses that the IPv4 rules would have to check.
+// addressRule returns the rule against an address, or an empty string if the address is allowed. NAT64 is outside of
+// 2000::/3 and always refused, to prevent connections to IPv4 addresses without a check by the IPv4 rules.
 func addressRule(a netip.Addr, allowed, own []netip.Prefix) string {
 	in := func(list []netip.Prefix) bool {
 		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -43,8 +43,8 @@ func addressRule(a netip.Addr, allowed, own []netip.Prefix) string {
 	return ""
 }
 
-// ownNetworks returns the networks of the host's interfaces: the host's addresses, its neighbors, and the bridges of
-// its container engines.
+// ownNetworks returns the networks of the host's interfaces: the host's addresses and neighbors, and the bridges of
+// container engines.
 func ownNetworks() ([]netip.Prefix, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {

@@ -54,7 +54,7 @@ func newTarget(host, port string) (target, bool) {
 type refusal struct {
 	status int
 	kind   string // error type of RFC 9209 for the Proxy-Status header
-	rule   string // rule that refused; empty for network errors
+	rule   string // refusing rule; empty for network errors
 	text   string
 	hint   string
 }
@@ -75,13 +75,13 @@ const (
 	kindDown    = "destination_unavailable"
 )
 
-// attempt is a requested connection, from the decision until its end.
+// attempt is a requested connection, from the decision to the end.
 type attempt struct {
 	d     *door
 	to    target
 	ctx   context.Context
 	span  trace.Span
-	rule  string // rule that allows the connection
+	rule  string // allowing rule
 	began time.Time
 }
 
@@ -93,8 +93,8 @@ func (d *door) begin(ctx context.Context, to target) *attempt {
 	return &attempt{d: d, to: to, ctx: ctx, span: span, began: time.Now()}
 }
 
-// note records a refusal for the caller that started the command. It must be called before the code in the sandbox
-// learns of the refusal.
+// note records a refusal for the caller of the command. It must be called before the code in the sandbox gets the
+// refusal.
 func (a *attempt) note(r *refusal) {
 	if r.rule != "" {
 		a.d.note(sandbox.EgressRefusal{Host: a.to.String(), Rule: r.rule, Hint: r.hint})
@@ -135,7 +135,7 @@ func (a *attempt) record(decision, rule string) error {
 	})
 }
 
-// match returns the rule that allows a host.
+// match returns the rule for an allowed host.
 func (d *door) match(ctx context.Context, to target) (rules.HostMatch, *refusal) {
 	if ctx.Value(fullKey{}) != nil {
 		return rules.HostMatch{}, &refusal{http.StatusServiceUnavailable, kindLimit, "limits.conns",
@@ -160,13 +160,13 @@ func (d *door) match(ctx context.Context, to target) (rules.HostMatch, *refusal)
 	return m, refuse(kindDenied, why, hint, "%s is not allowed: %s", to, why)
 }
 
-// withoutPort refuses a connection to a service that is not HTTP on port 80.
+// withoutPort refuses a connection to a service without HTTP on port 80.
 func withoutPort(to target) *refusal {
 	return refuse(kindTLS, "services: http", "Use http://"+to.host+". The host uses TLS for the rest of the way.",
 		"%s is not allowed: services have only HTTP on port 80", to)
 }
 
-// open connects to a host that a rule allows.
+// open connects to an allowed host.
 func (a *attempt) open(ctx context.Context, m rules.HostMatch) (*metered, *refusal) {
 	if a.d.web.Owns(a.to.host) { // TLS in a tunnel
 		return nil, withoutPort(a.to)
@@ -221,8 +221,8 @@ func (g *Gateway) resolve(ctx context.Context, to target) ([]netip.Addr, *refusa
 	return addrs[:min(len(addrs), maxAddresses)], nil
 }
 
-// rooted appends a dot to host, so that the resolver adds none of the host's search domains. It does not change single
-// words.
+// rooted appends a dot to host, to prevent the resolver from adding the host's search domains. It does not change
+// single words.
 func rooted(host string) string {
 	if strings.Contains(host, ".") {
 		return host + "."
@@ -230,7 +230,7 @@ func rooted(host string) string {
 	return host
 }
 
-// connect connects to the first address that answers.
+// connect connects to the first answering address.
 func (g *Gateway) connect(ctx context.Context, addrs []netip.Addr, port uint16) (conn net.Conn, err error) {
 	for _, addr := range addrs {
 		address := netip.AddrPortFrom(addr.Unmap().WithZone(""), port)

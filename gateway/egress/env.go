@@ -11,12 +11,11 @@ import (
 // noProxy lists the destinations for which programs skip the proxy: the sandbox itself.
 const noProxy = "localhost,127.0.0.1,::1"
 
-// Env returns the environment variables that configure programs in the sandbox to use the proxy at addr. curl, git,
-// apt, Go, and most other programs use the common proxy variables. pip, npm, and Node also need separate variables.
-// ALL_PROXY also has an http:// address.
+// Env returns the environment variables for the proxy at addr. curl, git, apt, Go, and most other programs use the
+// common proxy variables. pip, npm, and Node also need separate variables. ALL_PROXY also has an http:// address.
 //
-// Java reads only system properties, and Maven 3.9 only with a property that allows it. ssh starts a program that
-// connects. Without a terminal, ssh cannot ask whether to trust a new host.
+// Java reads only system properties, and Maven 3.9 only with a further property. ssh starts a program for the
+// connection. Without a terminal, ssh cannot ask whether to trust a new host.
 func Env(addr string) map[string]string {
 	proxy := "http://" + addr
 	command := "ProxyCommand='" + embed.Path + " tunnel %h %p'"

@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// FuzzServerName verifies for any input that serverName returns exactly the bytes it read, and that it returns a name
-// only for a complete ClientHello.
+// FuzzServerName verifies for any input that serverName returns exactly the bytes it read, and it returns a name only
+// for a complete ClientHello.
 func FuzzServerName(f *testing.F) {
 	f.Add(hello(f, named("good.example")))
 	f.Add(hello(f, named("")))

@@ -1,7 +1,6 @@
 // Package egress implements the egress proxy, which is the only network access of a sandbox without a network. Code in
-// the sandbox connects to an HTTP proxy on its loopback interface. The host resolves the name, checks the name and its
-// addresses against the rules, and connects. TLS passes unchanged, after a check that its ClientHello has the same host
-// name.
+// the sandbox connects to an HTTP proxy on the loopback interface. The host resolves the name, checks the name and the
+// addresses against the rules, and connects. TLS passes unchanged if the ClientHello has the same host name.
 //
 // Spans: egress.Connect, for each requested connection.
 package egress
@@ -29,7 +28,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// serviceName is the name of the session service that connects commands to the gateway.
+// serviceName is the session service for connections to the gateway.
 const serviceName = "egress"
 
 // Limits are the limits of one sandbox. Zero fields use the defaults.
@@ -49,12 +48,12 @@ type Resolver interface {
 type Options struct {
 	// AllowPrivate lists non-public networks to allow, for example loopback, private networks, and the host's networks.
 	AllowPrivate []netip.Prefix
-	// Grants is the directory for additional hosts that operators allow for single sandboxes (see Allow). If empty,
-	// operators cannot allow additional hosts.
+	// Grants is the directory with additional hosts for single sandboxes (see Allow). If empty, operators cannot allow
+	// additional hosts.
 	Grants string
-	// Services are the HTTP services that sandboxes can use as http://NAME.workcell. May be nil.
+	// Services are the HTTP services for sandboxes, as http://NAME.workcell. May be nil.
 	Services *services.Gateway
-	// Limits bound each sandbox, except for its requests to services.
+	// Limits bound each sandbox, except for requests to services.
 	Limits Limits
 	// Resolver resolves names. If nil, it defaults to net.DefaultResolver.
 	Resolver Resolver
@@ -104,15 +103,15 @@ type door struct {
 	sandbox string
 	set     *rules.HostSet
 	web     *services.Set // nil for none
-	bytes   atomic.Int64  // that may still pass
-	conns   atomic.Int64  // open, those that are being refused too
+	bytes   atomic.Int64  // remaining
+	conns   atomic.Int64  // open, including refused connections
 
 	mu      sync.Mutex // guards refused
 	refused []refusedAt
 }
 
-// Open returns the service that gives a sandbox access to the hosts in list. After the session has ended, the caller
-// must call end, which also removes the additional hosts allowed by an operator.
+// Open returns the service for a sandbox with access to the hosts in list. After the session has ended, the caller must
+// call end, which also removes the additional hosts allowed by an operator.
 func (g *Gateway) Open(id string, list sandbox.Egress) (svc sandbox.Service, end func(), err error) {
 	set, err := list.Compile()
 	if err != nil {
@@ -150,7 +149,7 @@ func (d *door) forget() {
 	}
 }
 
-// refusedAt is a refusal with its time.
+// refusedAt is a refusal with the time.
 type refusedAt struct {
 	sandbox.EgressRefusal
 	at time.Time

@@ -340,7 +340,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestOneConnectionTooMany verifies that a connection above the limit gets an answer, and that it is recorded.
+// TestOneConnectionTooMany verifies that a connection above the limit gets an answer, and it is recorded.
 func TestOneConnectionTooMany(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, egress.Options{Limits: egress.Limits{Conns: 1}}, web)
@@ -383,7 +383,7 @@ func drip(c net.Conn) {
 	}
 }
 
-// TestGrants verifies that additional hosts apply from the next connection on, and that they end with the session.
+// TestGrants verifies that additional hosts apply from the next connection on, and they end with the session.
 func TestGrants(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

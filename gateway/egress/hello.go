@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// extensionECH is the ClientHello extension with an encrypted host name, or with random data that looks like one (RFC
+	// extensionECH is the ClientHello extension with an encrypted host name, or with random data in the same form (RFC
 	// 9849).
 	extensionECH = 0xfe0d
-	// maxHello is the maximum size of a ClientHello, including its record headers.
+	// maxHello is the maximum size of a ClientHello, including record headers.
 	maxHello = 64 << 10
 	// recordHandshake is the first byte of a TLS connection.
 	recordHandshake = 0x16
@@ -43,7 +43,7 @@ func serverName(r io.Reader) (name string, read []byte, err error) {
 	return name, buf.Bytes(), err
 }
 
-// helloConn is a connection that only reads a ClientHello. A handshake without a context calls no other methods.
+// helloConn is a connection for reading a ClientHello. A handshake without a context calls no other methods.
 type helloConn struct {
 	net.Conn
 	from io.Reader

@@ -67,7 +67,7 @@ func badRequest(w http.ResponseWriter, wrong string) {
 	http.Error(w, "workcell: "+wrong, http.StatusBadRequest)
 }
 
-// bracketed puts an address of IPv6 into the brackets that net.SplitHostPort took away.
+// bracketed puts an address of IPv6 into the brackets removed by net.SplitHostPort.
 func bracketed(host string) string {
 	if strings.Contains(host, ":") {
 		return "[" + host + "]"
@@ -149,7 +149,7 @@ func (d *door) serveRequest(w http.ResponseWriter, r *http.Request, fixed *targe
 		a.end(nil, refused)
 		return
 	}
-	// Remains if forward panics because the response broke off; the panic makes the server break off its response.
+	// Remains if forward panics because the response broke off; the panic makes the server break off the response.
 	failed := errBroken
 	defer func() {
 		_ = host.Close() // the connection is done
@@ -161,7 +161,7 @@ func (d *door) serveRequest(w http.ResponseWriter, r *http.Request, fixed *targe
 	failed = forward(w, r, to, host)
 }
 
-// errBroken means that a response ended prematurely.
+// errBroken means a response ended prematurely.
 var errBroken error = &refusal{http.StatusBadGateway, kindDown, "", "the response was interrupted", ""}
 
 // forward forwards a request over a connection.

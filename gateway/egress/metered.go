@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// errSpent ends connections of a sandbox that reached its transfer limit.
+// errSpent ends connections of a sandbox at the transfer limit.
 var errSpent = errors.New("transfer limit of the sandbox reached")
 
 // metered is a connection to a host with the limits of a sandbox.
@@ -25,7 +25,7 @@ type metered struct {
 }
 
 // newMetered applies the limits to a connection. The connection is closed when ctx is done. It is also closed when the
-// sandbox reaches its transfer limit, after a call to over.
+// sandbox reaches the transfer limit, after a call to over.
 func newMetered(ctx context.Context, d *door, conn net.Conn, over func()) *metered {
 	l := d.g.o.Limits
 	m := &metered{Conn: conn, d: d, over: over}
@@ -73,7 +73,7 @@ func (m *metered) passed(n int, err error) (int, error) {
 // CloseWrite closes the direction to the host.
 func (m *metered) CloseWrite() error { return closeWrite(m.Conn) }
 
-// Close closes the connection and stops its timers.
+// Close closes the connection and stops the timers.
 func (m *metered) Close() error {
 	m.stop()
 	return m.Conn.Close()

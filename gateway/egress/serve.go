@@ -18,7 +18,7 @@ import (
 // fullKey marks the context of a connection above the limit.
 type fullKey struct{}
 
-// serve handles a connection of code in a sandbox. It closes connections that do not begin with an HTTP method.
+// serve handles a connection of code in a sandbox. It closes connections without an HTTP method at the beginning.
 func (d *door) serve(ctx context.Context, conn net.Conn) {
 	if d.conns.Add(1) > int64(d.g.o.Limits.Conns) {
 		ctx = context.WithValue(ctx, fullKey{}, true)
@@ -36,12 +36,12 @@ func (d *door) serve(ctx context.Context, conn net.Conn) {
 // maxGrants is the maximum size of the file with additional hosts.
 const maxGrants = 64 << 10
 
-// grantFile returns the file with the hosts that an operator allows in addition to the sandbox's allowlist.
+// grantFile returns the file with an operator's additions to the sandbox's allowlist.
 func grantFile(dir, id string) string { return filepath.Join(dir, filepath.Base(id)) }
 
-// Allow allows a sandbox to connect to hosts that its allowlist does not contain. Hosts that the list denies stay
-// denied. The gateway with Options.Grants dir, in any process, applies the change from its next connection on. The
-// sandbox must have an allowlist.
+// Allow allows a sandbox to connect to hosts outside of its allowlist. Hosts denied by the list stay denied. The
+// gateway with Options.Grants dir, in any process, applies the change from the next connection on. The sandbox must
+// have an allowlist.
 func Allow(dir, id string, hosts ...string) error {
 	if err := (rules.Hosts{Allow: hosts}).Problems(); err != nil {
 		return fmt.Errorf("%w: %w", backend.ErrInvalid, err[0])
@@ -60,7 +60,7 @@ func Allow(dir, id string, hosts ...string) error {
 	return err
 }
 
-// granted returns the additional hosts that an operator allows for a sandbox.
+// granted returns the additional hosts of a sandbox.
 func (g *Gateway) granted(id string) []rules.HostRule {
 	if g.o.Grants == "" {
 		return nil

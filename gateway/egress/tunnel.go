@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// client is a connection of code in a sandbox. Some of its bytes may already be in r.
+// client is a connection of code in a sandbox. Some bytes may already be in r.
 type client struct {
 	net.Conn
 	r *bufio.Reader
@@ -23,10 +23,10 @@ func (c *client) Read(b []byte) (int, error) { return c.r.Read(b) }
 // CloseWrite closes the direction to the code in the sandbox.
 func (c *client) CloseWrite() error { return closeWrite(c.Conn) }
 
-// tunnel serves a client that requested a connection to a host with CONNECT. answer sends the result to the client.
+// tunnel serves a client after a CONNECT request. answer sends the result to the client.
 //
 // On port 80, tunnel checks each HTTP request, unless a rule lists the port. If a rule lists the port, data passes
-// unchanged. In any case, TLS must use the requested host as its server name.
+// unchanged. In any case, TLS must use the requested host as the server name.
 func (d *door) tunnel(ctx context.Context, c *client, to target, answer func(*refusal) error) {
 	m, refused := d.match(ctx, to)
 	if refused == nil && to.port == 80 && !m.Named {
@@ -61,7 +61,7 @@ func (d *door) tunnel(ctx context.Context, c *client, to target, answer func(*re
 // alertTime is the maximum time for the client to read the alert.
 const alertTime = 5 * time.Second
 
-// firstByte is the maximum time for a client to send its first byte, if the client must send first.
+// firstByte is the maximum time for a client to send the first byte, if the client must send first.
 const firstByte = 30 * time.Second
 
 // startsTLS reports whether the client starts with TLS.
@@ -103,7 +103,7 @@ func (d *door) check(c *client, to target, named bool) ([]byte, *refusal) {
 		return nil, nil
 	}
 	_ = c.SetReadDeadline(time.Now().Add(firstByte))
-	defer c.SetReadDeadline(time.Time{}) //nolint:errcheck // a connection that is closed is noticed by Read
+	defer c.SetReadDeadline(time.Time{}) //nolint:errcheck // Read detects a closed connection
 	name, read, err := serverName(c)
 	return read, sniRule(to, name, err)
 }

@@ -35,7 +35,7 @@ func ApproverFromContext(ctx context.Context) Approver {
 	return a
 }
 
-// ApproverFunc is a function that implements Approver.
+// ApproverFunc is a function with the method of Approver.
 type ApproverFunc func(ctx context.Context, r ApprovalRequest) (Decision, error)
 
 // Approve calls f.
@@ -43,24 +43,23 @@ func (f ApproverFunc) Approve(ctx context.Context, r ApprovalRequest) (Decision,
 	return f(ctx, r)
 }
 
-// ErrNoApprover means that no approver is available.
+// ErrNoApprover means no approver is available.
 var ErrNoApprover = errors.New("no approver is available")
 
-// ApprovalRequest is a call that waits for a decision.
+// ApprovalRequest is a call waiting for a decision.
 type ApprovalRequest struct {
 	ID           string
 	Server, Tool string
 	Args         json.RawMessage // as passed to the tool
 	ArgsSHA256   string          // hash of the tool and the arguments
 	Caller       Caller
-	Why          string // rule that requires the approval
+	Why          string // rule for the approval
 }
 
-// maxReviewedArgs is the maximum size of arguments, in bytes, that a person can review.
+// maxReviewedArgs is the maximum size of arguments for a person, in bytes.
 const maxReviewedArgs = 4000
 
-// TooLong reports whether the arguments are too long for a person to review. If so, it returns the decision that
-// refuses the call.
+// TooLong reports whether the arguments are too long for a person to review. If so, it returns the refusing decision.
 func (r ApprovalRequest) TooLong() (Decision, bool) {
 	return Decision{Note: "the arguments are too long to review"}, len(r.Args) > maxReviewedArgs
 }
@@ -83,7 +82,7 @@ const (
 const (
 	approvalWait   = 15 * time.Minute // maximum wait for a decision
 	extensionEvery = 10 * time.Second
-	// Extension granted in advance, so that a command outlives a dead host by at most this time.
+	// Extension granted in advance. A command outlives a dead host by at most this time.
 	extensionAhead = 15 * time.Second
 	leastExtension = time.Second // smaller extensions are not sent
 )
@@ -132,7 +131,7 @@ func (p *pass) approved(ctx context.Context) *Error {
 
 func (p *pass) approver() Approver { return cmp.Or(p.cmd.Approver, p.set.grant.Approver) }
 
-// asks returns the rule that requires an approval, or an empty string.
+// asks returns the rule for an approval, or an empty string.
 func (p *pass) asks(ctx context.Context) (string, *Error) {
 	if p.entry.mustAsk {
 		return "policy.ask", nil
@@ -193,8 +192,7 @@ func (p *pass) extend(ctx context.Context) {
 	}
 }
 
-// overtime tracks the time that a command waited for approvals and the extensions that it got. Approvals may be
-// concurrent or sequential.
+// overtime tracks the time of a command in approvals, and its extensions. Approvals may be concurrent or sequential.
 type overtime struct {
 	mu            sync.Mutex
 	asked         int       // number of open approvals
@@ -218,8 +216,7 @@ func (o *overtime) end() {
 	}
 }
 
-// due returns the extension that the command should get now, and counts it as given. It returns zero if the extension
-// is too small.
+// due returns the extension for the command now, and counts it as given. It returns zero if the extension is too small.
 func (o *overtime) due() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -238,7 +235,7 @@ func (s *Set) isApproved(p *pass) bool {
 	return s.tally.approved[p.entry.tool.FullName()] || s.tally.approved[p.sum]
 }
 
-// remember stores an approval that covers later calls.
+// remember stores an approval for later calls.
 func (s *Set) remember(p *pass, about string) {
 	s.tally.mu.Lock()
 	defer s.tally.mu.Unlock()

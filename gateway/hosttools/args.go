@@ -24,9 +24,8 @@ const (
 	maxArgValues = 50_000 // a value of three bytes needs eighty bytes in memory
 )
 
-// readArgs parses the arguments of a call strictly. It rejects input that two parsers could interpret differently, so
-// that policy, approval, and handler see the same values. It returns the arguments as data, and as JSON with sorted
-// keys.
+// readArgs parses the arguments of a call strictly. It rejects input with two interpretations, to ensure the same
+// values for policy, approval, and handler. It returns the arguments as data, and as JSON with sorted keys.
 func readArgs(raw json.RawMessage, most int64) (map[string]any, json.RawMessage, *Error) {
 	invalid := func(format string, args ...any) (map[string]any, json.RawMessage, *Error) {
 		return nil, nil, toolspec.Failf(toolspec.CodeInvalid, format, args...)
@@ -135,7 +134,7 @@ func (d *argReader) list(depth int) (any, error) {
 	return out, err
 }
 
-// fold returns the same text for all keys that encoding/json treats as equal.
+// fold returns the same text for all keys treated as equal by encoding/json.
 func fold(key string) string {
 	return strings.Map(func(r rune) rune {
 		for {
@@ -223,7 +222,7 @@ func (e *entry) faults(args map[string]any) []string {
 	return faults
 }
 
-// rational matches whole numbers that the schema library prints as fractions or decimals.
+// rational matches whole numbers printed as fractions or decimals by the schema library.
 var rational = regexp.MustCompile(`\b([0-9]+)(?:/1|\.0+)\b`)
 
 // fault returns the error text without the path in the schema.

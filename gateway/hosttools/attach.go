@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// serviceName is the name of the session service that connects commands to the host tools.
+// serviceName is the session service for connections to the host tools.
 const serviceName = "tools"
 
 // Layout of the declarations in a sandbox, and limits for writing them.
@@ -52,8 +52,8 @@ func serve(ctx context.Context, c *sandbox.ServiceConn) {
 	}
 }
 
-// Grant lets the command of req call the tools of set, and returns its access. Grant overrides no variables of req. It
-// appends its directories to the entries in req.EnvBefore. An approver in ctx replaces the approver of the set.
+// Grant lets the command of req call the tools of set, and returns the access. Grant overrides no variables of req. It
+// appends directories to the entries in req.EnvBefore. An approver in ctx replaces the approver of the set.
 func (a *Attachment) Grant(ctx context.Context, set *Set, req *sandbox.ExecRequest) *Access {
 	extend := func(ctx context.Context, id string, by time.Duration) error { return a.s.Command(id).Extend(ctx, by) }
 	settings := a.s.Settings()
@@ -114,7 +114,7 @@ const declarationMode fs.FileMode = 0o444
 // sweepTimeout limits the removal of results.
 const sweepTimeout = 30 * time.Second
 
-// Sweep removes the result files of an ended command, except files that the command named itself.
+// Sweep removes the result files of an ended command, except files named by the command.
 func (a *Attachment) Sweep(ctx context.Context, access *Access) error {
 	names := access.takeSaved()
 	if len(names) == 0 {
@@ -132,7 +132,7 @@ func (a *Attachment) Sweep(ctx context.Context, access *Access) error {
 	return errors.Join(errs...)
 }
 
-// takeSaved returns the files in resultsDir that were written since the previous call.
+// takeSaved returns the new files in resultsDir since the previous call.
 func (a *Access) takeSaved() []string {
 	a.counts.mu.Lock()
 	defer a.counts.mu.Unlock()

@@ -46,7 +46,7 @@ func holds(ctx context.Context, condition *expr.Program, vars map[string]any, ot
 	return condition.EvalBool(ctx, vars)
 }
 
-// ConditionProblems returns the conditions of rules that do not compile. Rules.Problems returns all other problems.
+// ConditionProblems returns the invalid conditions of rules. Rules.Problems returns all other problems.
 func ConditionProblems(r Rules) (found Problems) {
 	if len(r.Allow) > rules.MaxTools {
 		return nil // rules.Problems reports this problem already

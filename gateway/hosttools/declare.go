@@ -11,8 +11,8 @@ import (
 // maxText is the maximum size of each declaration in bytes.
 const maxText = 128 << 10
 
-// declarations returns files that describe tools to code in a sandbox: INDEX.md, and a file for each tool below python
-// and json. Calls don't need these files. Definitions are untrusted: every file is bounded and parses for any
+// declarations returns files with descriptions of tools for code in a sandbox: INDEX.md, and a file for each tool below
+// python and json. Calls don't need these files. Definitions are untrusted: every file is bounded and parses for any
 // definition.
 func declarations(tools []Tool) map[string]string {
 	tools = slices.Clone(tools)
@@ -97,10 +97,11 @@ func sentence(t Tool) string {
 	return ""
 }
 
-// oneLine returns text on one line with at most most characters. It removes characters that move or hide text.
+// oneLine returns text on one line with at most most characters. It removes characters for moving or hiding text, for
+// example U+202E.
 func oneLine(text string, most int) string { return sanitize.OneLine(sanitize.Strip(text), most) }
 
-// JSON returns the complete definition, including details that Python omits.
+// JSON returns the complete definition, including details without a form in Python.
 func (t Tool) JSON() string {
 	definition := struct {
 		Name        string         `json:"name"`

@@ -31,7 +31,7 @@ type field struct {
 // reader writes the schemas of one document as Python types. Objects become dict displays, so they need no names.
 type reader struct {
 	root map[string]any
-	open map[string]bool // references that are being read
+	open map[string]bool // references in progress
 	left int             // remaining part of maxRead
 }
 

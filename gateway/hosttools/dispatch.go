@@ -21,7 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// maxWait is the maximum time that a call waits for the rate limit and for a slot.
+// maxWait is the maximum wait of a call for the rate limit and for a slot.
 const maxWait = 5 * time.Second
 
 // Command is the command whose code calls tools.
@@ -43,7 +43,7 @@ type Access struct {
 
 	overtime overtime
 	counts   counter
-	saved    []string // result files that no caller named; guarded by counts.mu
+	saved    []string // result files without a name from a caller; guarded by counts.mu
 }
 
 // Access returns the access for a command. The command may use several connections.
@@ -63,7 +63,7 @@ type Reply struct {
 	Text  string          // result if Data is empty
 	Files []Saved         // additional files
 	Error *Error          // set if the call failed
-	// RetryAfter is the time after which the caller may repeat a call that was refused for lack of capacity.
+	// RetryAfter is the time after which the caller may repeat a call refused for lack of capacity.
 	RetryAfter time.Duration
 }
 
@@ -75,7 +75,7 @@ type pass struct {
 	caller    Caller
 	args      map[string]any
 	canonical json.RawMessage
-	why       string // rule that requires an approval
+	why       string // rule for an approval
 	before    calls  // number of earlier calls in the run
 	sum       string
 	decision  string
@@ -236,8 +236,8 @@ func (p *pass) deciding(ctx context.Context) (done func(), fail *Error) {
 	}
 }
 
-// unclear logs that a condition cannot be evaluated, at most once per tool and run, because code in the sandbox can
-// cause it any number of times.
+// unclear logs a failed evaluation of a condition, at most once per tool and run, to keep code in the sandbox from
+// filling the log.
 func (p *pass) unclear(ctx context.Context, err error) {
 	p.entry.unclear.Do(func() {
 		p.set.r.o.Log.WarnContext(ctx, "cannot evaluate a condition of a host tool",
@@ -283,10 +283,10 @@ type outcome struct {
 	err error
 }
 
-// errPanic means that a handler panicked.
+// errPanic means a handler panicked.
 var errPanic = errors.New("the handler panicked")
 
-// run runs the handler with its time limit. A handler that exceeds the limit keeps its slot until it returns.
+// run runs the handler with the time limit. Above the limit, the handler keeps the slot until it returns.
 func (p *pass) run(ctx context.Context, release func()) (Result, *Error) {
 	limit := time.Duration(p.set.limits.Seconds) * time.Second
 	within, cancel := context.WithTimeout(ctx, limit)
@@ -341,7 +341,7 @@ func (p *pass) failure(ctx, within context.Context, o outcome) *Error {
 		return &copied
 	case ctx.Err() != nil:
 		return ended(ctx)
-	case errors.Is(within.Err(), context.DeadlineExceeded): // Canceled would only mean that the handler has returned
+	case errors.Is(within.Err(), context.DeadlineExceeded): // Canceled would only mean the handler has returned
 		return toolspec.Failf(toolspec.CodeTimeout, "%s timed out after %d seconds", name, p.set.limits.Seconds).
 			WithRemediation("Request less in one call. The call may have had an effect.")
 	}

@@ -30,7 +30,7 @@ const resourceScheme = "tools://"
 // Serve speaks MCP with a command on c until the command hangs up, ctx is done, or the set is closed. It closes c. span
 // is the command's span.
 func (a *Access) Serve(ctx context.Context, c net.Conn, execID string, span trace.SpanContext) error {
-	defer c.Close() // the error that matters was already returned
+	defer c.Close() // the first error was already returned
 	if !a.set.begin() {
 		return errSetClosed
 	}
@@ -54,8 +54,8 @@ func (a *Access) Serve(ctx context.Context, c net.Conn, execID string, span trac
 	return err
 }
 
-// newServer returns the MCP server of the set. It answers tools/call before the SDK looks up a handler, so that a tool
-// without a grant gets the same error as an unknown tool.
+// newServer returns the MCP server of the set. It answers tools/call before the SDK looks up a handler, to keep the
+// error for a tool without a grant equal to the error for an unknown tool.
 func (s *Set) newServer() *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "workcell", Version: "1"}, &mcp.ServerOptions{
 		PageSize: maxTools + 1,
@@ -104,7 +104,7 @@ func mcpTool(t Tool) *mcp.Tool {
 	return tool
 }
 
-// receive handles tool calls and refuses methods that code in a sandbox does not need.
+// receive handles tool calls and refuses unnecessary methods, for example prompts/list.
 func (s *Set) receive(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		switch method {

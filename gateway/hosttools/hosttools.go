@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// Types that host tools share with other tools.
+// Types of host tools and of all other tools.
 type (
 	Definition = toolspec.Definition
 	Error      = toolspec.Error
@@ -22,16 +22,16 @@ type (
 
 // Tool is a host tool.
 type Tool struct {
-	Definition        // Name is the name on its server; schemas are JSON Schema objects; Output may be nil
+	Definition        // Name is the name on the server; schemas are JSON Schema objects; Output may be nil
 	Server     string // set by the source
 	Handle     Handler
 }
 
 // Handler runs a tool. It must return when ctx is done. If it returns an *[Error], the caller gets this error. For
-// other errors, the caller learns only that the tool failed.
+// other errors, the caller learns only about a failure.
 type Handler func(ctx context.Context, c Call) (Result, error)
 
-// Call is one call of a tool. Args is an object that matches the tool's schema and has no duplicate keys.
+// Call is one call of a tool. Args is an object without duplicate keys. It matches the tool's schema.
 type Call struct {
 	Args   json.RawMessage
 	Caller Caller
@@ -41,7 +41,7 @@ type Call struct {
 type Caller struct {
 	Run, Workflow, Step, Agent string
 	SandboxID, ExecID          string
-	Depth                      int // 1 for code that an agent runs; higher if a host tool ran the agent
+	Depth                      int // 1 for code of an agent; higher if a host tool ran the agent
 }
 
 // Result is the result of a tool. Data must be JSON. If Data is set, Text is ignored.
@@ -65,7 +65,7 @@ type Source interface {
 	Name() string
 	// Tools returns the current tools.
 	Tools(ctx context.Context) ([]Tool, error)
-	// Close stops everything that the source started. Later calls of its tools fail.
+	// Close stops everything started by the source. Later calls of the tools fail.
 	Close() error
 }
 
@@ -93,8 +93,8 @@ func (s static) Close() error                          { return nil }
 // FullName returns the tool's name in rules: "server.tool".
 func (t Tool) FullName() string { return t.Server + "." + t.Name }
 
-// MCPName returns the tool's name for clients in sandboxes: server, underscore, tool. Characters that MCP clients
-// reject are replaced.
+// MCPName returns the tool's name for clients in sandboxes: server, underscore, tool. Characters rejected by MCP
+// clients are replaced.
 func (t Tool) MCPName() string {
 	return fileName(t.Server + "_" + t.Name)
 }

@@ -38,7 +38,7 @@ func (s *Set) Index() string {
 	return short.String()
 }
 
-// Entry is a tool of a set with its rules.
+// Entry is a tool of a set with the rules for it.
 type Entry struct {
 	Tool Tool
 	// Allowed; Denied by the operator; "asks" if every call needs approval; "conditional" if it depends on the arguments.

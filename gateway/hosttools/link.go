@@ -22,8 +22,8 @@ import (
 // Limits of one connection.
 const (
 	maxLine    = 2 << 20          // bytes of a request
-	smallLine  = 64 << 10         // bytes of a request that is read without a separate limit
-	writeLimit = 30 * time.Second // for a client that does not read its answers
+	smallLine  = 64 << 10         // bytes of a request without a separate limit
+	writeLimit = 30 * time.Second // for a client to read an answer
 	lineLimit  = 30 * time.Second // for the rest of a large request
 )
 
@@ -36,7 +36,7 @@ const (
 	// requestCost is the memory cost per byte of a request: the raw data, the parameters, and the arguments.
 	requestCost = 3
 	maxLarge    = 1 // number of large requests received concurrently
-	// otherRequests is the number of requests per second that are accepted in addition to the call limits.
+	// otherRequests is the number of accepted requests per second in addition to the call limits.
 	otherRequests = 500
 	requestUnit   = 8 << 10 // a large request counts as one more request for this many bytes
 )
@@ -46,7 +46,7 @@ type load struct {
 	requests *rate.Limiter
 	slots    chan struct{}       // requests without a written answer
 	pending  *semaphore.Weighted // bytes of these requests
-	large    chan struct{}       // large requests that are being received
+	large    chan struct{}       // large requests in transit
 }
 
 func newLoad(l Limits) *load {
@@ -188,7 +188,7 @@ func (l *link) admit(req *jsonrpc.Request) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.open == nil { // the SDK closes connections that it still reads from, so nothing else would settle the request
+	if l.open == nil { // the SDK closes connections while it reads, so nothing else would settle the request
 		l.settle(r)
 		return net.ErrClosed
 	}
@@ -206,7 +206,7 @@ func (l *link) settle(r *request) {
 	<-l.load().slots
 }
 
-// Write sends an answer and then frees the capacity of its request.
+// Write sends an answer and then frees the capacity of the request.
 func (l *link) Write(_ context.Context, msg jsonrpc.Message) error {
 	if res, ok := msg.(*jsonrpc.Response); ok {
 		l.mu.Lock()
@@ -219,7 +219,7 @@ func (l *link) Write(_ context.Context, msg jsonrpc.Message) error {
 		}
 	}
 	err := l.send(msg)
-	if err != nil { // unblock a Read that waits for answers that will never be written
+	if err != nil { // unblock a Read waiting for answers
 		l.cancel()
 	}
 	return err

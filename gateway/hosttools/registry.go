@@ -42,7 +42,7 @@ type Policy struct {
 }
 
 // New returns a registry of sources. Close closes the sources. New returns an error for an invalid or duplicate name,
-// for a policy pattern that cannot match a tool, and for a limit out of range.
+// for a policy pattern without possible matches, and for a limit out of range.
 func New(o *Options, sources ...Source) (*Registry, error) {
 	r := &Registry{sources: slices.Clone(sources)}
 	if o != nil {
@@ -98,13 +98,13 @@ func (r *Registry) Servers() []string {
 }
 
 // Check checks rules against the existing servers and tools. It reports missing servers, missing tools, and duplicate
-// tool names. It starts the servers used in the rules. The error means that a server is unavailable.
+// tool names. It starts the servers used in the rules. The error means a server is unavailable.
 func (r *Registry) Check(ctx context.Context, wanted Rules) (Problems, error) {
 	_, problems, err := r.granted(ctx, wanted)
 	return problems, err
 }
 
-// granted returns the tools that the rules allow, sorted by their names in sandboxes, and the problems of the rules.
+// granted returns the allowed tools, sorted by their names in sandboxes, and the problems of the rules.
 func (r *Registry) granted(ctx context.Context, wanted Rules) ([]*entry, Problems, error) {
 	known, err := r.known(ctx, wanted)
 	if err != nil {
@@ -174,7 +174,7 @@ func (r *Registry) known(ctx context.Context, wanted Rules) ([]*entry, error) {
 	return all, nil
 }
 
-// unmatched returns problems for rules that match no tool, and for rules that match only excluded tools.
+// unmatched returns problems for rules without a matching tool, and for rules with only excluded tools.
 func (r *Registry) unmatched(known []*entry, wanted Rules) Problems {
 	var problems Problems
 	for i, rule := range wanted.Allow {
@@ -244,7 +244,7 @@ func matchAny(patterns []string, t Tool) bool {
 type entry struct {
 	tool     Tool
 	left     error // reason why the tool is excluded
-	rule     int   // index of the rule that allows the tool
+	rule     int   // index of the allowing rule
 	resolved *jsonschema.Resolved
 	output   *jsonschema.Resolved // nil without an output schema
 	spelling *spelling
@@ -253,7 +253,7 @@ type entry struct {
 	when, ask     *expr.Program // nil without a condition
 	maxCalls      int64
 	vars          map[string]any // the variable tool of conditions
-	unclear       sync.Once      // limits reports of conditions that cannot be evaluated
+	unclear       sync.Once      // limits reports of failed conditions
 }
 
 // freeze returns a bounded copy of a tool.

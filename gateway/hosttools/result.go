@@ -31,7 +31,7 @@ type Files interface {
 	WriteFile(ctx context.Context, name string, r io.Reader, opts sandbox.WriteFileOptions) (sandbox.FileInfo, error)
 }
 
-// Saved is a result that was saved as a file in the sandbox.
+// Saved is a result in a file of the sandbox.
 type Saved struct {
 	Path  string `json:"path"`
 	Bytes int    `json:"bytes"`
@@ -131,7 +131,7 @@ func (p *pass) deliver(ctx context.Context, res Result) Reply {
 	return reply
 }
 
-// maxChecked is the maximum size of a result that is checked against the tool's schema, because the check requires many
+// maxChecked is the maximum size of a result for a check against the tool's schema, because the check requires many
 // times the result's memory.
 const maxChecked = 4 << 20
 
@@ -147,7 +147,7 @@ func (e *entry) fits(data []byte) error {
 	return e.output.Validate(v)
 }
 
-// savedKey is the only key of a reply that refers to a saved result.
+// savedKey is the only key of a reply for a saved result.
 const savedKey = "$saved"
 
 // beginsAsSaved reports whether a tool's own data could be mistaken for such a reply. deliver saves such data to a file
@@ -161,7 +161,7 @@ func beginsAsSaved(body []byte) bool {
 	return err == nil && key == savedKey
 }
 
-// savedReply saves a result and returns a reply with its path. If kind is empty, the kind is the JSON type.
+// savedReply saves a result and returns a reply with the path. If kind is empty, the kind is the JSON type.
 func (p *pass) savedReply(ctx context.Context, name string, body []byte, kind string) Reply {
 	about := Saved{Kind: kind}
 	switch {
@@ -248,7 +248,7 @@ func kindOf(f File) string {
 	return "application/octet-stream"
 }
 
-// extension returns the extension of a file's name, or the default extension of its type.
+// extension returns the extension of a file's name, or the default extension of the type.
 func extension(f File) string {
 	if ext := path.Ext(path.Base(f.Name)); len(ext) > 1 && len(ext) <= 10 &&
 		strings.TrimFunc(ext[1:], letterOrDigit) == "" {

@@ -9,7 +9,7 @@ import (
 // workflowRun is a run of a workflow.
 type workflowRun struct {
 	id     string
-	agents *sync.Map // *tally of an agent by its file, for all steps and nested workflows
+	agents *sync.Map // *tally by agent file, for all steps and nested workflows
 }
 
 // tally counts the calls of an agent's code in a run. Quotas and approvals apply to the whole run.
@@ -38,7 +38,7 @@ type step struct {
 }
 
 // WithWorkflow returns a context for a workflow run. Conditions can use the workflow's id. Calls and approvals of an
-// agent's code count for all of its steps together.
+// agent's code count for all steps together.
 func WithWorkflow(ctx context.Context, id string) context.Context {
 	agents := &sync.Map{}
 	if outer, ok := ctx.Value(workflowKey{}).(workflowRun); ok {

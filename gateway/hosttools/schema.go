@@ -28,9 +28,8 @@ const (
 	maxSchemaApplied = 10_000 // number of subschemas with all references followed
 )
 
-// cleanSchema returns a bounded copy of a schema. It removes keywords that sandboxes do not need, rejects references to
-// other documents, and replaces cyclic references with schemas that accept anything. Its work is bounded for any
-// schema.
+// cleanSchema returns a bounded copy of a schema. It removes unnecessary keywords, rejects references to other
+// documents, and replaces cyclic references with schemas for anything. The work is bounded for any schema.
 func cleanSchema(raw map[string]any) (map[string]any, error) {
 	c := schemaCleaner{bytes: maxSchemaBytes, nodes: maxSchemaNodes}
 	copied, err := c.copy(raw, 1, true)
@@ -88,7 +87,7 @@ func (c *schemaCleaner) copy(v any, depth int, keywords bool) (any, error) {
 	case nil, bool, float64, int, int64, json.Number:
 		return v, c.take(8, depth)
 	case []string:
-		items := make([]any, min(len(v), maxSchemaNodes+1)) // one more than the limit, so that it is refused
+		items := make([]any, min(len(v), maxSchemaNodes+1)) // one more than the limit, which is refused
 		for i := range items {
 			items[i] = v[i]
 		}
@@ -149,11 +148,11 @@ func dropped(key string, value any) bool {
 // refWalk follows the references of a schema.
 type refWalk struct {
 	root map[string]any
-	on   map[string]bool // references that are being followed
-	cost map[string]int  // by reference: number of subschemas that it stands for
+	on   map[string]bool // references in progress
+	cost map[string]int  // number of subschemas by reference
 }
 
-// walk returns the number of subschemas that v stands for. It replaces cyclic references.
+// walk returns the number of subschemas in v. It replaces cyclic references.
 func (r *refWalk) walk(v any) (total int, err error) {
 	switch v := v.(type) {
 	case []any:

@@ -31,7 +31,7 @@ func problems(t *testing.T, r *hosttools.Registry, rules hosttools.Rules) string
 	return err.Error()
 }
 
-// TestSchemaBombs verifies that expensive schemas are excluded at a bounded cost, and that other tools remain.
+// TestSchemaBombs verifies that expensive schemas are excluded at a bounded cost, and other tools remain.
 func TestSchemaBombs(t *testing.T) {
 	t.Parallel()
 	fetched := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a schema is fetched") }))
@@ -166,8 +166,8 @@ func TestDefinitionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestSetIsFrozen verifies that the tools of a run do not change, and that the digest does not depend on the order of
-// the tools.
+// TestSetIsFrozen verifies that the tools of a run do not change, and the digest does not depend on the order of the
+// tools.
 func TestSetIsFrozen(t *testing.T) {
 	t.Parallel()
 	source := &changing{tools: []hosttools.Tool{lookup(), tool("b", lookup().Handle)}}

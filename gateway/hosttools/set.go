@@ -1,16 +1,16 @@
-// Package hosttools lets code in a sandbox call tools that run on the host.
+// Package hosttools lets code in a sandbox call tools on the host.
 //
 // A [Source] provides the tools of one server: the program's own tools, or the tools of an MCP server (package
-// mcpsource). A [Registry] holds the sources and the operator's policy. [Registry.Set] fixes the tools that a run may
-// call. It excludes tools whose schemas are too large or too deep, and the tools do not change until the run ends.
-// [Set.Access] returns one command's access to the set. [Access.Serve] speaks MCP on a connection of that command.
+// mcpsource). A [Registry] holds the sources and the operator's policy. [Registry.Set] fixes the tools of a run. It
+// excludes tools with too large or too deep schemas, and the tools do not change until the run ends. [Set.Access]
+// returns one command's access to the set. [Access.Serve] speaks MCP on a connection of that command.
 //
 // The checks of a call have a fixed order, and the first failed check determines the error: grant, size and form of the
-// arguments, schema, policy and conditions, quotas, rate and slots, approval. Then the tool runs with a time limit. Its
+// arguments, schema, policy and conditions, quotas, rate and slots, approval. Then the tool runs with a time limit. The
 // result is bounded, and a large result becomes a file in the sandbox.
 //
-// Each call has a span "execute_tool NAME". Its parent is the span in the request if that span belongs to the command's
-// trace. Otherwise, its parent is the command's span. The span contains no arguments and no results.
+// Each call has a span "execute_tool NAME". The parent is the span in the request if this span belongs to the command's
+// trace. Otherwise, the parent is the command's span. The span contains no arguments and no results.
 package hosttools
 
 import (
@@ -28,15 +28,15 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// Grant describes the tools that a run may call, and the caller.
+// Grant describes the tools of a run, and the caller.
 type Grant struct {
 	Rules    Rules
 	Caller   Caller   // Run and Agent; Workflow and Step come from the context
 	File     string   // agent's file, which distinguishes agents with the same name; if empty, the name is used
-	Approver Approver // if nil, calls that need approval are refused
+	Approver Approver // if nil, calls with approval are refused
 }
 
-// maxDepth is the maximum nesting depth of runs that are started by host tools.
+// maxDepth is the maximum nesting depth of runs started by host tools.
 const maxDepth = 3
 
 // Decisions on calls.
@@ -52,12 +52,12 @@ type Counts struct {
 	Total  int64 `json:"total"`
 	Failed int64 `json:"failed"`
 	Denied int64 `json:"denied"`
-	// WaitedMS is the total time that calls waited for the limits on calls per second and on concurrent calls.
+	// WaitedMS is the total time of calls in the queues for the limits on calls per second and on concurrent calls.
 	WaitedMS int64            `json:"waited_ms,omitempty"`
 	ByTool   map[string]int64 `json:"by_tool,omitempty"`
 }
 
-// Set is the immutable set of tools that a run may call. It is safe for concurrent use.
+// Set is the immutable set of tools of a run. It is safe for concurrent use.
 type Set struct {
 	r        *Registry
 	grant    Grant
@@ -95,8 +95,8 @@ func (e *RulesError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Set returns the set of tools that a grant allows. The caller must close it when the run ends. Calls use the values of
-// ctx, but not its cancellation. If the rules do not match the tools, the error is a *[RulesError].
+// Set returns the set of tools allowed by a grant. The caller must close it when the run ends. Calls use the values of
+// ctx, but not the cancellation. If the rules do not match the tools, the error is a *[RulesError].
 func (r *Registry) Set(ctx context.Context, g Grant) (*Set, error) {
 	if problems := append(g.Rules.Problems(), ConditionProblems(g.Rules)...); len(problems) > 0 {
 		return nil, &RulesError{problems}
@@ -168,7 +168,7 @@ func (s *Set) Tools() []Tool {
 // Digest returns the SHA-256 of the definitions in hexadecimal.
 func (s *Set) Digest() string { return s.digest }
 
-// Declarations returns the files that describe the tools to code in sandboxes, by path.
+// Declarations returns the descriptions of the tools for code in sandboxes, as files by path.
 func (s *Set) Declarations() map[string]string { return maps.Clone(s.declared) }
 
 // Close refuses new calls, cancels running calls, and closes the connections. It waits for the handlers until ctx is
@@ -191,7 +191,7 @@ func (s *Set) Close(ctx context.Context) error {
 	}
 }
 
-// begin registers work that Close waits for. The caller must call s.running.Done. begin returns false if the set is
+// begin registers work for Close to wait for. The caller must call s.running.Done. begin returns false if the set is
 // closed.
 func (s *Set) begin() bool {
 	s.mu.Lock()
@@ -226,7 +226,7 @@ func (s *Set) reserve(e *entry) (calls, *Error) {
 	return before, nil
 }
 
-// giveBack reverts reserve for a call that was refused for lack of capacity.
+// giveBack reverts reserve for a call refused for lack of capacity.
 func (s *Set) giveBack(e *entry) {
 	t := s.tally
 	t.mu.Lock()
@@ -245,6 +245,6 @@ func (s *Set) calls(e *entry) calls {
 	return calls{t.total, t.byTool[e.tool.FullName()]}
 }
 
-// maxRefused is the maximum number of refused calls per run that are recorded individually. After that, the run's
-// requests are ignored.
+// maxRefused is the maximum number of individually recorded refusals per run. After that, the run's requests are
+// ignored.
 const maxRefused = 10_000

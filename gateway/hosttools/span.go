@@ -16,8 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// start starts the span of a call. Its parent is the span in the request if that span belongs to the command's trace.
-// Otherwise, its parent is the command's span. A span of another trace becomes a link.
+// start starts the span of a call. The parent is the span in the request if this span belongs to the command's trace.
+// Otherwise, the parent is the command's span. A span of another trace becomes a link.
 func (p *pass) start(ctx context.Context, command trace.SpanContext) (context.Context, trace.Span) {
 	named, parent := telemetry.ParseTraceParent(p.req.TraceParent), command
 	var links []trace.Link
@@ -53,7 +53,7 @@ func (p *pass) note(ctx context.Context, decision, rule string) error {
 	return audit.Note(ctx, func(r *audit.Record) { r.Decision, r.Rule = decision, rule })
 }
 
-// finish counts a call and records its result. Without a span, the tool is unknown.
+// finish counts a call and records the result. Without a span, the tool is unknown.
 func (p *pass) finish(ctx context.Context, span trace.Span, reply Reply) Reply {
 	var code toolspec.Code
 	tool := ""

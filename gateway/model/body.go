@@ -24,7 +24,7 @@ type field struct {
 
 type object []field
 
-// fold returns the same text for all spellings of a name, because APIs differ in the spellings that they accept.
+// fold returns the same text for all spellings of a name, because APIs accept different spellings.
 func fold(name string) string {
 	return strings.ToLower(strings.Map(func(r rune) rune {
 		switch r {
@@ -135,8 +135,8 @@ func (o object) bytes() json.RawMessage {
 	return append(b, '}')
 }
 
-// Fields of requests. The first list has fields that change the price of a request or make it continue without a
-// metered answer. These fields are always dropped.
+// Fields of requests. The first list has fields for other prices, and for requests without a metered answer, for
+// example "background". These fields are always dropped.
 var (
 	priced = []string{
 		"servicetier", "speed", "inferencegeo", "background", "deferred", "models", "fallbacks", "preset", "provider",
@@ -145,14 +145,13 @@ var (
 	providerSide = []string{"mcpservers", "container", "prompt", "plugins", "enablecodeinterpreter"}
 	// make the provider search
 	searching = []string{"websearchoptions", "searchparameters", "searchoptions", "enablesearch"}
-	// refer to content stored at the provider; a request could read other users' content, and its cost would be unknown
-	// here
+	// refer to content stored at the provider; a request could read other users' content, at an unknown cost
 	stored = []string{"previousresponseid", "conversation", "cachedcontent"}
 	// number of answers; the budget reserves only one
 	answers = []string{"n", "bestof", "candidatecount"}
 )
 
-// lengths are the fields that limit the length of an answer, by dialect. With a budget, only the first field is set,
+// lengths are the fields with the maximum length of an answer, by dialect. With a budget, only the first field is set,
 // because providers of chat completions ignore the other field or reject both together.
 var lengths = map[Dialect][]string{
 	Anthropic: {"max_tokens"}, OpenAIResponses: {"max_output_tokens"},
@@ -177,7 +176,7 @@ var chatFields = slices.Concat(answers, searching, []string{
 // maxFields is the maximum number of fields in an examined object, and the maximum number of tools in a request.
 const maxFields = 1000
 
-// checked is a request that passed the checks.
+// checked is a request after the checks.
 type checked struct {
 	model   string
 	stream  bool
@@ -190,7 +189,7 @@ type checked struct {
 	left    func(*checked) int64
 }
 
-// check checks a request body against a grant, and limits its answer to the remaining budget. Its error is always a
+// check checks a request body against a grant, and limits the answer to the remaining budget. The error is always a
 // *refusal.
 func check(r route, g Grant, raw []byte, left func(*checked) int64) (*checked, error) {
 	if !utf8.Valid(raw) {
@@ -254,7 +253,7 @@ func (c *checked) walk(r route, g Grant, raw []byte) (object, error) {
 	return o, err
 }
 
-// checkItems rejects request items that refer to a stored item by its id.
+// checkItems rejects request items with only the id of a stored item.
 func checkItems(input json.RawMessage) error {
 	var items []json.RawMessage
 	_ = json.Unmarshal(input, &items) // input may also be a text
@@ -277,7 +276,7 @@ func forbid(format string, args ...any) error {
 	return refuse(http.StatusForbidden, format, args...)
 }
 
-// dropFields removes the fields that are not allowed.
+// dropFields removes the forbidden fields.
 func (c *checked) dropFields(d Dialect, web bool, o object) object {
 	o, _ = o.drop(priced...)
 	o, dropped := o.drop(providerSide...)
@@ -314,7 +313,7 @@ func (c *checked) checkAnswers(r route, g Grant, o object) (object, error) {
 	return o.set("generationConfig", config.bytes()), nil
 }
 
-// leastThinking is the smallest thinking budget that Anthropic accepts, in tokens.
+// leastThinking is the minimum thinking budget of Anthropic, in tokens.
 const leastThinking = 1024
 
 // shortenThinking limits Anthropic's thinking to half of a shortened answer, because thinking must be shorter than the
@@ -339,7 +338,7 @@ func (c *checked) checkLengths(r route, g Grant, o object) (object, error) {
 		}
 	}
 	names := slices.Clone(lengths[r.dialect])
-	if g.Provider == "openai" { // its newer models reject max_tokens
+	if g.Provider == "openai" { // newer models reject max_tokens
 		slices.Reverse(names)
 	}
 	for _, name := range names {
@@ -393,7 +392,7 @@ func (c *checked) checkModel(r route, g Grant, o object) (object, error) {
 	return o, nil
 }
 
-// withUsage makes a chat completions stream end with its usage.
+// withUsage makes a chat completions stream end with the usage.
 func withUsage(o object) (object, error) {
 	options, err := o.object("streamoptions")
 	if err != nil {
@@ -402,7 +401,7 @@ func withUsage(o object) (object, error) {
 	return o.set("stream_options", options.set("include_usage", json.RawMessage("true")).bytes()), nil
 }
 
-// checkTools removes tools that the provider would run. If web is set, it keeps tools that search and fetch.
+// checkTools removes provider tools. If web is set, it keeps tools for search and fetch.
 func (c *checked) checkTools(d Dialect, web bool, o object) (object, error) {
 	raw := o.get("tools")
 	if raw == nil {
@@ -429,11 +428,11 @@ func (c *checked) checkTools(d Dialect, web bool, o object) (object, error) {
 	return o, nil
 }
 
-// providerTool is a tool that the provider would run.
+// providerTool is a tool run by the provider.
 type providerTool struct{ kind, name string }
 
-// clientTools splits tools into tools that the client runs and provider tools. It rejects nested namespaces, because
-// each level would be parsed again.
+// clientTools splits tools into client tools and provider tools. It rejects nested namespaces, to avoid parsing each
+// level again.
 func clientTools(d Dialect, web, namespaces bool, raw json.RawMessage) (
 	kept []json.RawMessage, gone []providerTool, err error) {
 	var list []json.RawMessage
@@ -460,7 +459,7 @@ func clientTools(d Dialect, web, namespaces bool, raw json.RawMessage) (
 	return kept, gone, nil
 }
 
-// clientTool returns the part of a tool that the client runs, or nil if there is no such part.
+// clientTool returns the part of a tool for the client, or nil if there is no such part.
 func clientTool(d Dialect, web, namespaces bool, t object) (keep object, gone []providerTool, err error) {
 	if d == Gemini {
 		allowed := []string{"functiondeclarations"}
@@ -521,8 +520,8 @@ type walker struct {
 	web bool
 }
 
-// check rejects content that the provider would fetch, unless this is allowed, and content stored at the provider. It
-// reads the next value. name is the folded key of the value, and above is the folded key of the enclosing object.
+// check rejects content stored at the provider. It also rejects URLs for the provider, unless this is allowed. It reads
+// the next value. name is the folded key of the value, and above is the folded key of the enclosing object.
 func (w walker) check(name, above string) error {
 	tok, err := w.Token()
 	if err != nil {
@@ -571,8 +570,7 @@ func (w walker) checkText(name, above, value string) error {
 	return nil
 }
 
-// atProvider reports whether a URI refers to a store of Gemini's provider: to a file by its name or URL, or to a
-// bucket.
+// atProvider reports whether a URI refers to a store of Gemini's provider: to a file by name or URL, or to a bucket.
 func atProvider(uri string) bool {
 	u, err := url.Parse(strings.TrimSpace(uri))
 	return err != nil || u.Scheme != "https" && u.Scheme != "http" ||

@@ -29,24 +29,24 @@ const (
 	maxGone    = 16 // maximum number of requests without a client; further requests are canceled
 )
 
-// Grant describes the access that a lease gives.
+// Grant describes the access of a lease.
 type Grant struct {
 	Provider string
 	Models   []string // provider's model names
 	Budget   Budget
-	// Web allows tools that the provider runs to search and fetch, and content that the provider fetches from URLs.
+	// Web allows the provider to search, to fetch, and to read content from URLs.
 	Web           bool
 	MaxConcurrent int // default 8
 
-	SandboxID  string // sandbox that may use the key; if empty, any attached sandbox
+	SandboxID  string // sandbox with access to the key; if empty, any attached sandbox
 	Run, Agent string // for spans
 	Span       trace.SpanContext
 }
 
-// Budget limits the use of a lease. A zero field means no limit. Until its usage is known, a request reserves its
-// input, estimated from its size, and its longest answer. If the remaining budget is smaller, it becomes the limit of
-// the answer. A request is refused if it does not fit together with the running requests. A request that runs alone may
-// exceed the budget with its input.
+// Budget limits the use of a lease. A zero field means no limit. Until the usage is known, a request reserves the
+// input, estimated from the size of the request, and the longest answer. If the remaining budget is smaller, it becomes
+// the limit of the answer. A request is refused if it does not fit together with the running requests. If no other
+// request is running, the input may exceed the budget.
 type Budget struct {
 	USD          float64
 	OutputTokens int64
@@ -59,13 +59,13 @@ type Usage struct {
 	// InputTokens include tokens read from and written to caches. OutputTokens include reasoning tokens.
 	InputTokens, OutputTokens                          int64
 	CacheReadTokens, CacheWriteTokens, ReasoningTokens int64
-	// Estimated is the number of answers that ended without usage data. They are counted by their size.
+	// Estimated is the number of answers without usage data. They are counted by size.
 	Estimated int64
 	CostUSD   float64
 	CostKnown bool // false if a model has no price
 }
 
-// Lease is a scoped key that lets code in a sandbox use a provider's models. It is safe for concurrent use.
+// Lease is a scoped key to let code in a sandbox use a provider's models. It is safe for concurrent use.
 type Lease struct {
 	p     *Proxy
 	key   string
@@ -109,7 +109,7 @@ func (p *Proxy) Issue(g Grant) (*Lease, error) {
 	g.MaxConcurrent = cmp.Or(g.MaxConcurrent, defaultConcurrent)
 	g.Models = slices.Clone(g.Models)
 	var key [16]byte
-	_, _ = rand.Read(key[:]) // never fails, according to its documentation
+	_, _ = rand.Read(key[:]) // never fails, as documented
 	l := &Lease{p: p, key: "wc-" + hex.EncodeToString(key[:]), grant: g, spent: make(chan struct{}),
 		slots: semaphore.NewWeighted(int64(g.MaxConcurrent)), sizes: semaphore.NewWeighted(bodiesSize),
 		gone: semaphore.NewWeighted(bodiesSize)}
@@ -135,7 +135,7 @@ func (p *Proxy) find(sandbox string, keys []string) *Lease {
 	return nil
 }
 
-// Key returns the key that code in the sandbox uses instead of the provider's key.
+// Key returns the key for code in the sandbox. It replaces the provider's key.
 func (l *Lease) Key() string { return l.key }
 
 // Under sets the parent span of later requests. It overrides the grant's span.
@@ -148,10 +148,10 @@ func (l *Lease) Usage() Usage {
 	return l.usage
 }
 
-// Spent returns a channel that is closed when the budget caused a refused request or a shortened answer.
+// Spent returns a channel. It is closed when the budget caused a refused request or a shortened answer.
 func (l *Lease) Spent() <-chan struct{} { return l.spent }
 
-// Close ends the lease and its requests, and waits for them. Calling it again has no effect.
+// Close ends the lease and the running requests, and waits for them. Calling it again has no effect.
 func (l *Lease) Close() error {
 	l.p.mu.Lock()
 	delete(l.p.leases, l.key)
@@ -200,7 +200,7 @@ func (l *Lease) exhausted() string {
 	return ""
 }
 
-// left returns the number of output tokens that the budget allows for an answer.
+// left returns the maximum output tokens of an answer within the budget.
 func (l *Lease) left(c *checked) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -208,8 +208,8 @@ func (l *Lease) left(c *checked) int64 {
 }
 
 // leftLocked is left with mu held. It subtracts the reservations of running requests. If other requests are running,
-// the request's own input must fit. A request that runs alone may exceed the budget with its input, because the
-// estimate is too high for images and cached input.
+// the request's own input must fit. Otherwise, it may exceed the budget, because the estimate is too high for images
+// and cached input.
 func (l *Lease) leftLocked(c *checked) int64 {
 	price, _ := l.p.o.Prices.of(l.grant.Provider, c.model)
 	b := l.grant.Budget
@@ -234,7 +234,7 @@ func (l *Lease) leftLocked(c *checked) int64 {
 	return left
 }
 
-// reserve counts a forwarded request. If it runs a model, reserve reserves its cost until settle.
+// reserve counts a forwarded request. If it runs a model, reserve reserves the cost until settle.
 func (l *Lease) reserve(c *checked, asks bool) error {
 	price, _ := l.p.o.Prices.of(l.grant.Provider, c.model)
 	l.mu.Lock()
@@ -265,7 +265,7 @@ func (l *Lease) refused(spent bool) int64 {
 	return l.usage.Refused
 }
 
-// settle replaces the reservation of a request by its usage, and returns the cost. Calling it again has no effect.
+// settle replaces the reservation of a request by the usage, and returns the cost. Calling it again has no effect.
 func (l *Lease) settle(c *checked, t tokens, estimated bool) float64 {
 	price, _ := l.p.o.Prices.of(l.grant.Provider, c.model)
 	cost := price.cost(t)

@@ -124,7 +124,7 @@ type usage struct {
 	Creation   *struct {
 		Long int64 `json:"ephemeral_1h_input_tokens"`
 	} `json:"cache_creation"`
-	// Anthropic's steps for the answer; the sums omit the steps that shorten a context.
+	// Anthropic's steps for the answer; the sums omit the steps for shortening a context.
 	Iterations       []usage  `json:"iterations"`
 	Prompt           *int64   `json:"prompt_tokens"`
 	Completion       *int64   `json:"completion_tokens"`
@@ -148,7 +148,7 @@ type geminiUsed struct {
 	Cached     int64 `json:"cachedContentTokenCount"`
 }
 
-// take processes an event or a whole answer. It ignores data that is not a JSON object.
+// take processes an event or a whole answer. It ignores data other than a JSON object.
 func (m *meter) take(event []byte) {
 	if !bytes.Contains(event, []byte(`sage`)) {
 		// Matches usage, usageMetadata, and message_start; most events have none of these.
@@ -179,7 +179,7 @@ func (m *meter) take(event []byte) {
 	}
 }
 
-// takeAnthropic processes the start of a message, and the values that replace it at the end.
+// takeAnthropic processes the start of a message, and the replacing values at the end.
 func (m *meter) takeAnthropic(t told) {
 	u := t.Usage
 	if t.Message != nil {
@@ -198,7 +198,7 @@ func (m *meter) takeAnthropic(t told) {
 	}
 }
 
-// with returns t, updated with the values that Anthropic reported in u.
+// with returns t, updated with the values in a report of Anthropic.
 func (t tokens) with(u usage) tokens {
 	plain := t.input - t.cacheRead - t.cacheWrite - t.cacheWriteLong
 	set(&plain, u.Input)
@@ -258,7 +258,7 @@ func (t tokens) atLeastZero() tokens {
 	return t
 }
 
-// bytesPerToken is a low value for all forms of text on the wire, so that estimates are rather too high.
+// bytesPerToken is a low value for all forms of text on the wire, to keep estimates rather too high.
 const bytesPerToken = 4
 
 // total returns the usage of the answer. If the answer has no usage data, total uses the larger of the answer's size

@@ -46,7 +46,7 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-// FuzzMeter verifies that the usage does not depend on the division of an answer into parts, and that all numbers stay
+// FuzzMeter verifies that the usage does not depend on the division of an answer into parts, and all numbers stay
 // within their limits.
 func FuzzMeter(f *testing.F) {
 	f.Add("data: {\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}\r\n\r\n", byte(1), true, 9)

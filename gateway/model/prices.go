@@ -102,7 +102,7 @@ func (p Prices) With(over Prices) Prices {
 // dated matches the date at the end of a model's name.
 var dated = regexp.MustCompile(`[-@]20\d\d-?[01]\d-?[0-3]\d$`)
 
-// of returns the price of a model: the price of its name with or without its date, or else the price of the longest
+// of returns the price of a model: the price of the name with or without the date, or else the price of the longest
 // matching pattern.
 func (p Prices) of(provider, model string) (best Price, ok bool) {
 	if best, ok = p[provider][model]; ok {

@@ -5,11 +5,11 @@
 // lease is closed, the key is valid in one sandbox, for one provider, some models, and a budget. [Proxy.Attach] serves
 // a session. In the sandbox, the base URL of a provider is http://127.0.0.1:PORT/PROVIDER.
 //
-// The proxy forwards only requests that run a model, count tokens, or list models. It checks their bodies: it refuses
-// models outside of the lease, removes tools that the provider would run, and refuses content that the provider would
-// fetch from a URL. It counts tokens while the answers pass, streamed or not.
+// The proxy forwards only requests to run a model, to count tokens, or to list models. It checks their bodies: it
+// refuses models outside of the lease, removes provider tools, and refuses content from URLs. It counts tokens while
+// the answers pass, streamed or not.
 //
-// Each request that runs a model has a span "chat MODEL" below the span of the lease. The span has no contents.
+// Each request to run a model has a span "chat MODEL" below the span of the lease. The span has no contents.
 package model
 
 import (
@@ -86,7 +86,7 @@ func New(providers []Provider, opts *Options) (*Proxy, error) {
 // Dialects returns the dialects of a provider. It returns nil for an unknown provider.
 func (p *Proxy) Dialects(provider string) []Dialect { return p.providers[provider].Dialects }
 
-// serviceName is the service of a session that commands reach the proxy by.
+// serviceName is the session service for connections to the proxy.
 const serviceName = "model"
 
 // Attachment is a session whose commands can use the proxy.

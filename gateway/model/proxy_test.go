@@ -215,8 +215,8 @@ func TestIssue(t *testing.T) {
 	}
 }
 
-// TestModels verifies that the provider gets its own key and the allowed request headers, and that the sandbox gets
-// only the allowed answer headers. Model lists contain only the models of the lease.
+// TestModels verifies that the provider gets its own key and the allowed request headers, and the sandbox gets only the
+// allowed answer headers. Model lists contain only the models of the lease.
 func TestModels(t *testing.T) {
 	t.Parallel()
 	rig := newRigOn(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -434,7 +434,7 @@ func TestHangUp(t *testing.T) {
 	}
 }
 
-// TestUnansweredRequests verifies that a request that the provider accepted counts even without an answer, and that a
+// TestUnansweredRequests verifies that a request that the provider accepted counts even without an answer, and a
 // rejected request does not count.
 func TestUnansweredRequests(t *testing.T) {
 	t.Parallel()
@@ -466,8 +466,8 @@ func TestUnansweredRequests(t *testing.T) {
 	}
 }
 
-// TestProviderFails verifies that the provider's text about its key stays on the host, and that its errors are
-// forwarded as errors.
+// TestProviderFails verifies that the provider's text about its key stays on the host, and its errors are forwarded as
+// errors.
 func TestProviderFails(t *testing.T) {
 	t.Parallel()
 	status, header := atomic.Int64{}, atomic.Pointer[http.Header]{}
@@ -612,7 +612,7 @@ func TestAbandonedAnswer(t *testing.T) {
 	}
 }
 
-// TestCloseEndsRequests verifies that closing a lease ends its requests, and that their usage is estimated.
+// TestCloseEndsRequests verifies that closing a lease ends its requests, and their usage is estimated.
 func TestCloseEndsRequests(t *testing.T) {
 	t.Parallel()
 	begun, gate := make(chan struct{}, 100), make(chan struct{})
@@ -672,7 +672,7 @@ func TestCloseIsNotKeptWaiting(t *testing.T) {
 	}
 }
 
-// TestCutAnswer verifies that the usage of an interrupted answer is estimated, and that the client can detect the
+// TestCutAnswer verifies that the usage of an interrupted answer is estimated, and the client can detect the
 // interruption.
 func TestCutAnswer(t *testing.T) {
 	t.Parallel()

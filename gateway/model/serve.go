@@ -31,7 +31,7 @@ import (
 const (
 	maxBody  = 32 << 20
 	bodyTime = time.Minute // maximum time to receive the body
-	// goneTime is the maximum time to read the rest of an answer for metering after its client disconnected.
+	// goneTime is the maximum time to read the rest of an answer for metering after the client disconnected.
 	goneTime = 2 * time.Minute
 	maxLog   = 1 << 10 // logged bytes of a provider's error message
 )
@@ -60,7 +60,7 @@ func (p *Proxy) Handler(sandbox string) http.Handler {
 	})
 }
 
-// exchange is a forwarded request and its answer.
+// exchange is a forwarded request with the answer.
 type exchange struct {
 	*checked
 	route
@@ -225,7 +225,7 @@ func (x *exchange) rewrite(in *http.Request) (*url.URL, http.Header) {
 	return &u, h
 }
 
-// answer meters the provider's answer, and removes data that the sandbox must not see.
+// answer meters the provider's answer, and removes data hidden from the sandbox.
 func (x *exchange) answer(res *http.Response) error {
 	x.span.SetAttributes(semconv.HTTPStatus.Int(res.StatusCode))
 	x.accepted.Store(res.StatusCode/100 == 2 && mediaType(res) != "text/html")
@@ -316,11 +316,11 @@ func (x *exchange) logAnswer(res *http.Response) {
 		"answer", answer)
 }
 
-// failed answers if the provider did not answer, or if its answer cannot be forwarded.
+// failed answers if the provider did not answer, or sent an unusable answer.
 func (x *exchange) failed(w http.ResponseWriter, _ *http.Request, err error) {
 	var f *refusal
 	if !errors.As(err, &f) {
-		// The error quotes answers that are not HTTP.
+		// The error quotes invalid answers.
 		quoted := httpconn.Secrets(x.key).Replace(err.Error())
 		x.p.o.Log.Warn("a model provider did not respond", "provider", x.provider.Name, "error", quoted)
 		if x.accepted.Load() { // the model may have used reasoning for a long time
@@ -332,7 +332,7 @@ func (x *exchange) failed(w http.ResponseWriter, _ *http.Request, err error) {
 	x.dialect.refuse(w, f)
 }
 
-// startSpan starts the span of a request that runs a model. Other requests have no span.
+// startSpan starts the span of a request to run a model. Other requests have no span.
 func (x *exchange) startSpan(model string) {
 	x.span = trace.SpanFromContext(context.Background())
 	if x.kind != generate {

@@ -24,14 +24,14 @@ import (
 )
 
 var (
-	// passes matches the headers of a request that pass. They describe the request and its body. All others are dropped:
+	// passes matches the forwarded headers of a request. They describe the request and the body. All others are dropped:
 	// they can be credentials of another account, or select another account (Impersonate-User), method
 	// (X-Http-Method-Override), path (X-Original-Url, Destination), or operation (X-Amz-Target). So is Range, with which
 	// an answer could be read in parts in which no secret is found.
 	passes = regexp.MustCompile(`\A(Accept|Accept-Language|User-Agent|Content-(Type|Encoding|Language|Disposition|Md5)|` +
 		`If-(Match|None-Match|Modified-Since|Unmodified-Since)|Prefer|Idempotency-Key|X-Request-Id|Git-Protocol|` +
 		`([A-Za-z0-9]+-)+(Version|Beta))\z`)
-	// stays matches the headers of an answer that do not pass: they are for the host's connection or account.
+	// stays matches the dropped headers of an answer: they are for the host's connection or account.
 	stays = regexp.MustCompile(`\A(Set-Cookie2?|Alt-Svc|Refresh|Content-Length|Www-Authenticate|Authentication-Info|` +
 		`Content-Location|Proxy-.*|Strict-Transport-Security)\z`)
 	headerName = regexp.MustCompile("\\A[A-Za-z0-9!#$%&'*+.^_`|~-]+\\z")
@@ -50,7 +50,7 @@ func headerProblem(name string) string {
 // refusal is an answer of the gateway itself.
 type refusal struct {
 	status int
-	rule   string // that refused; empty if the service failed
+	rule   string // refusing rule; empty if the service failed
 	text   string
 	hint   string
 }
@@ -69,8 +69,8 @@ type exchange struct {
 	path string // below the service, as it is compared and sent
 	base string // the URL of the service as the client wrote it
 	*grant
-	leave   func()      // gives the capacity back that enter took
-	rule    string      // that allows
+	leave   func()      // frees the capacity taken by enter
+	rule    string      // allowing rule
 	key     http.Header // with credentials
 	secrets sanitize.Secrets
 	span    trace.Span
@@ -130,7 +130,7 @@ func (x *exchange) answerRefusal(w http.ResponseWriter, f *refusal) {
 	_, _ = fmt.Fprintln(w, strings.TrimSpace("workcell: "+f.text+"\n"+f.hint)) // the client may have gone
 }
 
-// resolve finds the service, and the path below it in its only spelling.
+// resolve finds the service, and the path below it in the only spelling.
 func (x *exchange) resolve() *refusal {
 	rest, absolute := x.r.RequestURI, x.r.URL.Host != ""
 	host, ok := rules.Host(hostname(cmp.Or(x.r.URL.Host, x.r.Host)))
@@ -167,7 +167,7 @@ func (x *exchange) resolve() *refusal {
 	return nil
 }
 
-// allow finds the rule that allows the request.
+// allow finds the allowing rule.
 func (x *exchange) allow() *refusal {
 	match := func(r rules.ServiceRule) bool { return r.Match(x.r.Method, x.path) }
 	i := slices.IndexFunc(x.rules, match)
@@ -301,14 +301,14 @@ func (x *exchange) location(res *http.Response, text string) (string, *refusal) 
 	return x.base + clean, nil
 }
 
-// failed answers when the service did not, or not in a way that can be passed on.
+// failed answers if the service did not, or if the answer is unusable.
 func (x *exchange) failed(w http.ResponseWriter, _ *http.Request, err error) {
 	var f *refusal
 	switch {
 	case errors.As(err, &f):
 	case errors.As(err, new(*http.MaxBytesError)):
 		f = x.tooLarge()
-	default: // the error quotes answers that are not HTTP
+	default: // the error quotes invalid answers
 		x.s.g.o.Log.Warn("services: no answer", "service", x.Name, "error", x.secrets.Replace(err.Error()))
 		f = refuse(http.StatusBadGateway, "", "", "%s is unreachable or sent an invalid response", x.Name)
 	}

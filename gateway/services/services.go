@@ -1,12 +1,12 @@
 // Package services lets code in a sandbox without a network send requests to HTTP services, without having the
 // credentials for them.
 //
-// A [Gateway] knows the services of the operator: address, headers, and the requests that each allows. The egress proxy
-// (egress.Options.Services) serves those that a sandbox uses (sandbox.Egress.Services) as http://NAME.workcell, and as
-// http://127.0.0.1:PORT/NAME for clients that use no proxy, which is the value of NAME_BASE_URL in the environment.
+// A [Gateway] knows the services of the operator: address, headers, and allowed requests. The egress proxy
+// (egress.Options.Services) serves the services of a sandbox (sandbox.Egress.Services) as http://NAME.workcell, and as
+// http://127.0.0.1:PORT/NAME for clients without a proxy, which is the value of NAME_BASE_URL in the environment.
 //
-// A request is checked in one spelling, and sent on in that spelling. Of its header, only the description of the
-// request and its body passes: other headers can select another path, method, or account. Credentials are removed from
+// A request is checked in one spelling, and forwarded in the same spelling. Of the header, only the description of the
+// request and the body passes: other headers can select another path, method, or account. Credentials are removed from
 // answers, and no redirect is followed.
 //
 // Spans: services.Request, for each request.
@@ -47,7 +47,7 @@ type Service struct {
 	// Headers are added to every request. Values are not secret.
 	Headers http.Header
 	// Auth sets headers with credentials, which are removed from answers. It is called for every request, and when a
-	// sandbox that uses the service is opened. Nil: the service needs none.
+	// sandbox with the service is opened. If nil, the service needs no credentials.
 	Auth func(http.Header) error
 }
 
@@ -57,7 +57,7 @@ type Limits struct {
 	AnswerBytes  int64         // of a body; 256 MiB
 	PerSecond    int           // requests on average; 100, and ten times as many at once
 	Concurrent   int           // requests; 16, others wait
-	Time         time.Duration // of a request, with the time that it waits; 5 minutes
+	Time         time.Duration // of a request, including waiting; 5 minutes
 }
 
 // Options refine New. Zero fields are defaults.
@@ -74,7 +74,7 @@ type Gateway struct {
 	services map[string]service
 }
 
-// service is a Service that was checked.
+// service is a checked Service.
 type service struct {
 	Service
 	rules []rules.ServiceRule
@@ -149,7 +149,7 @@ func (g *Gateway) Names() []string {
 	return slices.Sorted(maps.Keys(g.services))
 }
 
-// Problems returns the problems of uses: names that the operator has not defined. The fields are services[N].
+// Problems returns the problems of uses: names without a definition by the operator. The fields are services[N].
 func (g *Gateway) Problems(uses []sandbox.ServiceUse) (found hint.Problems) {
 	for i, use := range uses {
 		names := g.Names()
@@ -172,7 +172,7 @@ func (g *Gateway) Ready(name string) error {
 	return nil
 }
 
-// Set are the services that one sandbox uses. It is an [http.Handler] for the requests that [Set.Claims] reports.
+// Set are the services of one sandbox. It is an [http.Handler] for the requests accepted by [Set.Claims].
 type Set struct {
 	g       *Gateway
 	sandbox string
@@ -180,7 +180,7 @@ type Set struct {
 	granted map[string]*grant
 }
 
-// grant is a service that a sandbox uses.
+// grant is a service of a sandbox.
 type grant struct {
 	service
 	own   []rules.ServiceRule // of the use; nil allows what the service allows
@@ -188,7 +188,8 @@ type grant struct {
 	slots chan struct{}
 }
 
-// Open returns the services that a sandbox uses, nil for none. refused is called with every refused request.
+// Open returns the services of a sandbox. Without services, it returns nil. refused is called with every refused
+// request.
 func (g *Gateway) Open(id string, uses []sandbox.ServiceUse, refused func(sandbox.EgressRefusal)) (*Set, error) {
 	if len(uses) == 0 {
 		return nil, nil

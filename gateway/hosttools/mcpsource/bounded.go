@@ -12,14 +12,14 @@ const (
 	maxMessage = 4 << 20 // bytes
 	maxDepth   = 1000
 	maxSkipped = 256 << 20
-	maxWord    = 64 // bytes of a key or an id that are examined
+	maxWord    = 64 // examined bytes of a key or an id
 )
 
-// codeTooLarge is the JSON-RPC error code of the error that replaces an answer.
+// codeTooLarge is the JSON-RPC error code for a dropped answer.
 const codeTooLarge = -32098
 
-// bounded reads the output of a server. It replaces a message that is too large or too deep with an error for its call.
-// Otherwise, the MCP SDK would close the connection and fail all other calls.
+// bounded reads the output of a server. It replaces a too large or too deep message with an error for the call, to
+// prevent the MCP SDK from closing the connection and failing all other calls.
 //
 // It tracks only the nesting of JSON. The reader must check whether the message is valid JSON.
 type bounded struct {
@@ -127,7 +127,7 @@ func (m *bounded) keep(b []byte) {
 	}
 }
 
-// end passes on a complete message, or the error that replaces an answer. Dropped requests and notifications have no
+// end passes on a complete message, or the error for a dropped answer. Dropped requests and notifications have no
 // replacement.
 func (m *bounded) end() {
 	if m.why == "" {

@@ -22,7 +22,7 @@ import (
 )
 
 // Config is the content of the operator's host tools file: MCP servers, and the policy for all their tools. Only this
-// file can list programs, so that a prompt cannot start a program on the host.
+// file can list programs, to prevent prompts from starting programs on the host.
 type Config struct {
 	Servers []Server // sorted by name
 	Policy  hosttools.Policy
@@ -38,10 +38,10 @@ type Server struct {
 	URL     string            `yaml:"url"`
 	Headers map[string]Secret `yaml:"headers"`
 	Timeout time.Duration     // per request; default 30 seconds
-	Pin     string            `yaml:"pin"` // "sha256:…", digest of its tools; if empty, any tools are accepted
+	Pin     string            `yaml:"pin"` // "sha256:…", digest of the tools; if empty, any tools are accepted
 }
 
-// Secret is a text that is never shown. Printing, logging, and marshaling it return a placeholder.
+// Secret is a hidden text. Printing, logging, and marshaling it return a placeholder.
 type Secret struct{ text string }
 
 // NewSecret returns text as a secret.
@@ -57,8 +57,8 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 const redacted = "[redacted]"
 
-// Redactor returns a function that removes the server's secrets from a text. It keeps short secrets, because they occur
-// in many texts.
+// Redactor returns a function to remove the server's secrets from a text. It keeps short secrets, because they occur in
+// many texts.
 func (s Server) Redactor() func(string) string {
 	var found []string
 	for _, m := range []map[string]Secret{s.Env, s.Headers} {
@@ -153,7 +153,7 @@ var (
 	variable   = regexp.MustCompile(`\$\{[^}]*\}?|\$\$\{`)
 )
 
-// check returns a server of the file and adds its problems to wrong.
+// check returns a server of the file and adds the problems to wrong.
 func check(wrong *hint.Problems, name string, f server) Server {
 	s, at := f.Server, "servers."+name
 	if s.Name = name; name == hosttools.AppServer {

@@ -2,7 +2,7 @@ package mcpsource
 
 import "os/exec"
 
-// ownGroup does nothing, because Windows has no process groups that can be killed at once.
+// ownGroup does nothing, because Windows cannot kill a process group at once.
 func ownGroup(*exec.Cmd) {}
 
 // killGroup kills only the command itself.

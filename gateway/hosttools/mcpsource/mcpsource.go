@@ -1,8 +1,8 @@
-// Package mcpsource provides the tools of an MCP server as host tools. The server is a program that the package starts,
+// Package mcpsource provides the tools of an MCP server as host tools. The server is a program started by the package,
 // or an HTTP server.
 //
-// The server is untrusted. Its messages are bounded, its requests are refused, and its tool list is read once per run.
-// A changed list takes effect in the next run.
+// The server is untrusted. The messages are bounded, requests are refused, and the tool list is read once per run. A
+// changed list takes effect in the next run.
 package mcpsource
 
 import (
@@ -132,8 +132,8 @@ func (s *source) list(ctx context.Context, cs *mcp.ClientSession) ([]hosttools.T
 	return tools, nil
 }
 
-// tool converts a tool of the server to a host tool. It assumes the worst for properties that the server does not
-// declare.
+// tool converts a tool of the server to a host tool. It assumes the worst for undeclared properties, for example
+// destructive effects.
 func (s *source) tool(t *mcp.Tool) hosttools.Tool {
 	def := hosttools.Definition{
 		Name: t.Name, Title: s.redact(t.Title), Description: s.redact(t.Description), Destructive: true, Network: true,
@@ -287,7 +287,7 @@ func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.server.Timeout)
 	defer cancel()
-	// The program must outlive the call that started it.
+	// The program must outlive the starting call.
 	cs, err := client.Connect(ctx, transport, nil)
 	if err != nil {
 		p.stop()
@@ -337,7 +337,7 @@ func (s *source) watch(cs *mcp.ClientSession, stop func()) {
 	}
 }
 
-// Close closes the connection, and kills the program and its child processes.
+// Close closes the connection, and kills the program and all child processes.
 func (s *source) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -363,7 +363,7 @@ func (s *source) lock(ctx context.Context) error {
 
 func (s *source) unlock() { <-s.turn }
 
-// unavailable returns the error for an unusable server. Its text contains the cause, for the operator. The wrapped
+// unavailable returns the error for an unusable server. The text contains the cause, for the operator. The wrapped
 // *toolspec.Error is for models.
 func (s *source) unavailable(why string, cause error) error {
 	return &sanitize.Error{

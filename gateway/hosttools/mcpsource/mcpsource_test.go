@@ -337,8 +337,7 @@ func TestPin(t *testing.T) {
 	}
 }
 
-// TestWhyServerDoesNotStart verifies that the operator's error contains the cause, and that the error for models does
-// not.
+// TestWhyServerDoesNotStart verifies that the operator's error contains the cause, and the error for models does not.
 func TestWhyServerDoesNotStart(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*mcpsource.Server){

@@ -70,7 +70,7 @@ func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 
 var errTooLarge = errors.New("a message of the server is incomplete")
 
-// stopWait is the time that a program has to exit after its input is closed.
+// stopWait is the maximum time for a program to exit after the end of the input.
 const stopWait = 500 * time.Millisecond
 
 // program starts the server in a new process group.
@@ -174,8 +174,8 @@ func (s *source) stderr(r *io.PipeReader) (last []string) {
 	}
 }
 
-// guarded is a transport that refuses all requests of a server. It refuses them before it reads the next message, so a
-// server that does not read the refusals blocks itself. In the MCP SDK, the requests would pile up.
+// guarded is a transport to refuse all requests of a server. It refuses them before it reads the next message, so a
+// server without interest in the refusals blocks itself. In the MCP SDK, the requests would pile up.
 type guarded struct {
 	mcp.Transport
 	broken *atomic.Bool
