@@ -7,7 +7,6 @@ import (
 	"path"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
@@ -79,7 +78,12 @@ func prepareClaude(t task) (executor.Invocation, error) {
 		return executor.Invocation{}, err
 	}
 	inv.Argv = append(argv, more...)
-	inv.Env = map[string]string{
+	inv.Env = claudeEnv(t)
+	return inv, nil
+}
+
+func claudeEnv(t task) map[string]string {
+	env := map[string]string{
 		"CLAUDE_CONFIG_DIR":  path.Join(t.Settings, ".claude"),
 		"ANTHROPIC_BASE_URL": t.model.BaseURL, "ANTHROPIC_API_KEY": t.model.Key,
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1",
@@ -87,13 +91,13 @@ func prepareClaude(t task) (executor.Invocation, error) {
 		"MCP_TOOL_TIMEOUT": strconv.FormatInt(toolTime.Milliseconds(), 10),
 	}
 	if t.Root {
-		inv.Env["IS_SANDBOX"] = "1" // otherwise it refuses to run as root without asking
+		env["IS_SANDBOX"] = "1" // otherwise it refuses to run as root without asking
 	}
 	if t.Model != "" { // also for requests to a smaller model, which the lease may not allow
-		inv.Env["ANTHROPIC_DEFAULT_HAIKU_MODEL"], inv.Env["ANTHROPIC_SMALL_FAST_MODEL"] = t.Model, t.Model
-		inv.Env["ANTHROPIC_MODEL"] = t.Model
+		env["ANTHROPIC_DEFAULT_HAIKU_MODEL"], env["ANTHROPIC_SMALL_FAST_MODEL"] = t.Model, t.Model
+		env["ANTHROPIC_MODEL"] = t.Model
 	}
-	return inv, nil
+	return env
 }
 
 // claudeArguments returns the flags for Task.Args.
@@ -113,16 +117,6 @@ func claudeArguments(args map[string]string) ([]string, error) {
 		}
 	}
 	return argv, nil
-}
-
-// claudeTool splits the name of a tool. Tools of an MCP server have names such as "mcp__SERVER__TOOL".
-func claudeTool(name string) (server, tool string) {
-	if rest, ok := strings.CutPrefix(name, "mcp__"); ok {
-		if server, tool, ok = strings.Cut(rest, "__"); ok {
-			return server, tool
-		}
-	}
-	return "", name
 }
 
 // claudeParser parses stream-json with partial messages: deltas, and then each complete block.
@@ -217,7 +211,7 @@ func (p *claudeParser) message(l claudeLine) []executor.Event {
 		case b.Type == "text" && l.Parent == "" && !p.streamed:
 			events = append(events, text(executor.KindText, b.Text)...)
 		case b.Type == "tool_use":
-			server, name := claudeTool(b.Name)
+			server, name := hostTool(b.Name, "mcp__"+executor.Server+"__")
 			events = append(events, toolStart(b.ID, server, name, b.Input))
 		}
 	}

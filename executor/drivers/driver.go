@@ -6,6 +6,7 @@ package drivers
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -98,6 +99,14 @@ func toolStart(id, server, name string, input json.RawMessage) executor.Event {
 	return executor.Event{Kind: executor.KindToolStart, Tool: &executor.ToolUse{
 		ID: id, Name: name, Server: server, Input: executor.CutInput(input),
 	}}
+}
+
+// hostTool splits the name of a tool. The names of host tools begin with prefix.
+func hostTool(name, prefix string) (server, tool string) {
+	if rest, ok := strings.CutPrefix(name, prefix); ok {
+		return executor.Server, rest
+	}
+	return "", name
 }
 
 func toolEnd(id, output string, failed bool) executor.Event {

@@ -136,10 +136,7 @@ func (p *geminiParser) events(l geminiLine) []executor.Event {
 	case p.began:
 		return []executor.Event{{Kind: executor.KindText, Text: l.Content, Delta: began}}
 	case l.Type == "tool_use":
-		server, name := "", l.ToolName
-		if rest, ok := strings.CutPrefix(l.ToolName, "mcp_"+executor.Server+"_"); ok {
-			server, name = executor.Server, rest
-		}
+		server, name := hostTool(l.ToolName, "mcp_"+executor.Server+"_")
 		return []executor.Event{toolStart(l.ToolID, server, name, l.Parameters)}
 	case l.Type == "tool_result":
 		return []executor.Event{toolEnd(l.ToolID, l.Output, l.Status == "error")}

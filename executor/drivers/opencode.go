@@ -153,10 +153,7 @@ func (p *openCodeParser) events(l openCodeLine) []executor.Event {
 	case "reasoning":
 		events = append(events, text(executor.KindThinking, l.Part.Text)...)
 	case "tool_use": // the CLI reports a tool only when it ends
-		server, name := "", l.Part.Tool
-		if rest, ok := strings.CutPrefix(name, executor.Server+"_"); ok {
-			server, name = executor.Server, rest
-		}
+		server, name := hostTool(l.Part.Tool, executor.Server+"_")
 		state := l.Part.State
 		failed := state.Status == "error" || state.Metadata.Exit != 0
 		events = append(events, toolStart(l.Part.CallID, server, name, state.Input),

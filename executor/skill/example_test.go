@@ -2,12 +2,14 @@ package skill_test
 
 import (
 	"fmt"
+	"testing/fstest"
 
 	"github.com/workcell-dev/workcell/executor/skill"
 )
 
-func ExampleParse() {
-	s, err := skill.Parse([]byte("---\nname: release\ndescription: Prepare a release.\n---\nRun the tests first.\n"))
+func ExampleLoad() {
+	const text = "---\nname: release\ndescription: Prepare a release.\n---\nRun the tests first.\n"
+	s, _, err := skill.Load(fstest.MapFS{"release/SKILL.md": {Data: []byte(text)}}, "release")
 	fmt.Println(s.Name, err)
 	fmt.Println(s.Description)
 	// Output:

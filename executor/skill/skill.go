@@ -41,7 +41,7 @@ type Skill struct {
 	Description string
 
 	dir   string // name of the directory
-	files []file // files in the directory; nil if only SKILL.md was parsed
+	files []file // files in the directory; not nil after Load
 	front map[string]any
 	lines map[string]int // line numbers in SKILL.md, by field
 }
@@ -53,9 +53,8 @@ func problemAt(line int, format string, args ...any) *Problem {
 	return &Problem{File: fileName, Line: line, Message: fmt.Sprintf(format, args...), Err: ErrInvalid}
 }
 
-// Parse parses a SKILL.md. It accepts more than the standard allows, and Validate reports the violations. The error is
-// a *Problem.
-func Parse(b []byte) (Skill, error) {
+// parse parses a SKILL.md. It accepts more than the standard allows. The error is a *Problem.
+func parse(b []byte) (Skill, error) {
 	content, problem := yamlnode.Text(b, maxFile)
 	if problem != nil {
 		return Skill{}, problemAt(problem.Line, "%s", problem.Message)
@@ -138,9 +137,7 @@ func text(v any) string {
 
 var validName = regexp.MustCompile(`^[\p{Ll}\p{Lo}\p{N}]+(-[\p{Ll}\p{Lo}\p{N}]+)*$`)
 
-// Validate returns all violations of the standard, joined. Each is a *Problem.
-func Validate(s Skill) error { return errors.Join(s.problems()...) }
-
+// problems returns all violations of the standard. Each is a *Problem.
 func (s Skill) problems() (errs []error) {
 	problem := func(key, format string, args ...any) {
 		errs = append(errs, problemAt(max(s.lines[key], 1), format, args...))
@@ -190,7 +187,7 @@ func Check(fsys fs.FS, dir string) error {
 	if err != nil {
 		return err
 	}
-	return Validate(s)
+	return errors.Join(s.problems()...)
 }
 
 // open reads the SKILL.md in a directory, and returns the directory too.
@@ -200,7 +197,7 @@ func open(fsys fs.FS, dir string) (s Skill, sub fs.FS, err error) {
 	}
 	b, err := readSkill(sub)
 	if err == nil {
-		s, err = Parse(b)
+		s, err = parse(b)
 	}
 	if base := path.Base(dir); base != "." {
 		s.dir = base

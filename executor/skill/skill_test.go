@@ -32,8 +32,13 @@ metadata:
 Look them up.
 `
 
+// directory returns a directory with a skill.
+func directory(text string) fstest.MapFS {
+	return fstest.MapFS{"heron/SKILL.md": {Data: []byte(text), Mode: 0o644}}
+}
+
 func TestParse(t *testing.T) {
-	s, err := skill.Parse([]byte(heron))
+	s, _, err := skill.Load(directory(heron), "heron")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,10 +46,10 @@ func TestParse(t *testing.T) {
 	if diff := cmp.Diff(want, s, cmpopts.IgnoreUnexported(skill.Skill{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if err := skill.Validate(s); err != nil {
+	if err := skill.Check(directory(heron), "heron"); err != nil {
 		t.Error(err)
 	}
-	again, err := skill.Parse([]byte("\ufeff" + strings.ReplaceAll(heron, "\n", "\r\n")))
+	again, _, err := skill.Load(directory("\ufeff"+strings.ReplaceAll(heron, "\n", "\r\n")), "heron")
 	if err != nil || again.Description != s.Description {
 		t.Errorf("%+v, %v", again, err)
 	}
@@ -54,7 +59,7 @@ func TestParseErrors(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty": "", "not UTF-8": "---\nname: \xff\n---\n", "long": "---\nname: x\n---\n" + strings.Repeat("x", 1<<20), "long front matter": "---\nname: x\n" + strings.Repeat("# x\n", 1<<15) + "---\n",
 	} {
-		if _, err := skill.Parse([]byte(text)); !errors.Is(err, skill.ErrInvalid) {
+		if err := skill.Check(directory(text), "heron"); !errors.Is(err, skill.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -69,15 +74,14 @@ func TestValidate(t *testing.T) {
 	}{
 		"long name":        {"name: " + strings.Repeat("a", 65) + "\ndescription: x", []string{"65 characters"}},
 		"long description": {"name: a\ndescription: " + strings.Repeat("ä", 1025), []string{"1025 characters"}},
-		"long compat":      {"name: a\ndescription: x\ncompatibility: " + strings.Repeat("a", 501), []string{"501 characters"}},
-		"all":              {"name: A\nx: y", []string{`unknown field "x"`, `name "A"`, "description is missing"}},
-		"letters":          {"name: größe-2\ndescription: x", nil},
+		"long compat": {
+			"name: a\ndescription: x\ncompatibility: " + strings.Repeat("a", 501), []string{"501 characters"},
+		},
+		"all":     {"name: A\nx: y", []string{`unknown field "x"`, `name "A"`, "description is missing"}},
+		"letters": {"name: größe-2\ndescription: x", nil},
 	} {
-		s, err := skill.Parse([]byte("---\n" + test.front + "\n---\n"))
-		if err != nil {
-			t.Fatal(name, err)
-		}
-		err = skill.Validate(s)
+		files := fstest.MapFS{"SKILL.md": {Data: []byte("---\n" + test.front + "\n---\n")}}
+		err := skill.Check(files, ".")
 		if len(test.want) == 0 && err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -94,9 +98,6 @@ func TestValidate(t *testing.T) {
 
 // TestLoad verifies that skills that coding agents accept are loaded with diagnostics.
 func TestLoad(t *testing.T) {
-	files := func(text string) fstest.MapFS {
-		return fstest.MapFS{"skills/heron/SKILL.md": {Data: []byte(text), Mode: 0o644}}
-	}
 	for name, test := range map[string]struct {
 		text        string
 		diagnostics int
@@ -108,35 +109,32 @@ func TestLoad(t *testing.T) {
 		"unquoted colon": {"---\nname: heron\ndescription: Use when: it's a heron\n---\n", 0, "heron"},
 		"unknown":        {"---\nname: heron\ndescription: x\nhooks: {a: b}\nversion: 1\n---\n", 2, "heron"},
 	} {
-		s, diagnostics, err := skill.Load(files(test.text), "skills/heron")
+		s, diagnostics, err := skill.Load(directory(test.text), "heron")
 		if err != nil || s.Name != test.want || len(diagnostics) != test.diagnostics {
 			t.Errorf("%s: %q, %q, %v", name, s.Name, diagnostics, err)
 		}
 	}
 	for name, fsys := range map[string]fs.FS{
-		"no description": files("---\nname: heron\n---\n"), "no file": fstest.MapFS{"skills/heron/x": {}},
-		"link": fstest.MapFS{"skills/heron/SKILL.md": {Data: []byte("/etc/passwd"), Mode: fs.ModeSymlink | 0o777}},
+		"no description": directory("---\nname: heron\n---\n"), "no file": fstest.MapFS{"heron/x": {}},
+		"link": fstest.MapFS{"heron/SKILL.md": {Data: []byte("/etc/passwd"), Mode: fs.ModeSymlink | 0o777}},
 	} {
-		if _, _, err := skill.Load(fsys, "skills/heron"); err == nil {
+		if _, _, err := skill.Load(fsys, "heron"); err == nil {
 			t.Errorf("%s is loaded", name)
 		}
 	}
 }
 
-// FuzzParse verifies that Parse never panics, and the texts of accepted skills fit in a message.
+// FuzzParse verifies that Check never panics, and problems have a line and fit in a message.
 func FuzzParse(f *testing.F) {
 	corpus(f)
 	f.Add([]byte(heron))
 	f.Add([]byte("---\nname: a\ndescription: b: c\n---\nx"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s, err := skill.Parse(b)
-		if err != nil {
-			if !errors.Is(err, skill.ErrInvalid) {
-				t.Error(err)
-			}
-			return
+		err := skill.Check(fstest.MapFS{"SKILL.md": {Data: b}}, ".")
+		if err != nil && !errors.Is(err, skill.ErrInvalid) {
+			t.Error(err)
 		}
-		for _, p := range problems(skill.Validate(s)) {
+		for _, p := range problems(err) {
 			if p.Line < 1 || p.Line > bytes.Count(b, []byte("\n"))+1 || !utf8.ValidString(p.Message) {
 				t.Errorf("%+v", p)
 			}
@@ -168,14 +166,13 @@ func TestInstallRefuses(t *testing.T) {
 	}
 	good, err := load(fstest.MapFS{})
 	large, err2 := load(half)
-	parsed, err3 := skill.Parse([]byte(front))
-	if err := errors.Join(err, err2, err3); err != nil {
+	if err := errors.Join(err, err2); err != nil {
 		t.Fatal(err)
 	}
 	bad, another := good, large
 	bad.Name, another.Name = "../x", "another"
 	for name, skills := range map[string][]skill.Skill{
-		"twice": {good, good}, "large together": {large, another}, "no files": {parsed}, "path name": {bad},
+		"twice": {good, good}, "large together": {large, another}, "no files": {{Name: "heron"}}, "path name": {bad},
 	} {
 		if err := skill.Install(t.Context(), nil, skills, "/home"); !errors.Is(err, skill.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
