@@ -28,48 +28,34 @@ type field struct {
 	schema   any
 }
 
-// reader writes the schemas of one document as Python types. Objects become dict displays, so they need no names.
+// reader writes the schemas of one document as Python types. Objects become dict displays, so they need no names. The
+// document has no cyclic references, see cleanSchema.
 type reader struct {
 	root map[string]any
-	open map[string]bool // references in progress
-	left int             // remaining part of maxRead
+	left int // remaining part of maxRead
 }
 
-func newReader(root map[string]any) *reader {
-	return &reader{root: root, open: map[string]bool{}, left: maxRead}
-}
+func newReader(root map[string]any) *reader { return &reader{root: root, left: maxRead} }
 
-// enter follows the references of a schema. The caller must call leave when it is done with the result. A nil schema
-// accepts any value.
-func (r *reader) enter(schema any, depth int) (s map[string]any, leave func()) {
-	s, _ = schema.(map[string]any)
-	leave = func() {}
-	for hops := depth; s != nil; hops++ {
-		if r.left -= schemaCost; r.left < 0 || hops > maxTypeDepth {
-			return nil, leave
-		}
+// follow follows the references of a schema. A nil schema accepts any value.
+func (r *reader) follow(schema any, depth int) map[string]any {
+	s, _ := schema.(map[string]any)
+	for ; s != nil && depth <= maxTypeDepth && r.left > 0; depth++ {
+		r.left -= schemaCost
 		ref, ok := s["$ref"].(string)
 		if !ok {
-			return s, leave
+			return s
 		}
-		r.left -= len(ref)
 		section, name, _ := strings.Cut(strings.TrimPrefix(ref, "#/"), "/")
 		defs, _ := r.root[section].(map[string]any)
-		if section != "$defs" && section != "definitions" || r.open[ref] {
-			return nil, leave
-		}
-		r.open[ref] = true
-		before := leave
-		leave = func() { delete(r.open, ref); before() }
 		s, _ = defs[name].(map[string]any)
 	}
-	return nil, leave
+	return nil
 }
 
 // fields returns the properties of an object, required properties first. It returns nil if the properties are unknown.
 func (r *reader) fields(schema any, depth int) []field {
-	s, leave := r.enter(schema, depth)
-	defer leave()
+	s := r.follow(schema, depth)
 	properties, _ := s["properties"].(map[string]any)
 	required, _ := s["required"].([]any)
 	parts, _ := s["allOf"].([]any)
@@ -113,8 +99,7 @@ func (r *reader) fields(schema any, depth int) []field {
 
 // typ returns the Python type for a schema.
 func (r *reader) typ(schema any, depth int) string {
-	s, leave := r.enter(schema, depth)
-	defer leave()
+	s := r.follow(schema, depth)
 	if c, ok := s["const"]; ok {
 		return r.literals([]any{c})
 	}

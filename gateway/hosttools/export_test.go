@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -12,11 +13,21 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Functions that write declarations.
-var (
-	Declarations = declarations
-	IndexLine    = indexLine
-)
+// Declarations writes the declarations of tools with clean schemas, as in a set. It keeps schemas excluded from sets.
+func Declarations(tools []Tool) map[string]string {
+	tools = slices.Clone(tools)
+	for i := range tools {
+		for _, schema := range []*map[string]any{&tools[i].Input, &tools[i].Output} {
+			if clean, err := cleanSchema(*schema); err == nil && *schema != nil {
+				*schema = clean
+			}
+		}
+	}
+	return declarations(tools)
+}
+
+// IndexLine returns the line of a tool in the index.
+func IndexLine(t Tool) string { return indexLine(t) }
 
 // NewAttachment returns an attachment to a sandbox without a connection.
 func NewAttachment(s *sandbox.Sandbox) *Attachment { return &Attachment{s: s} }
