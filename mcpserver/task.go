@@ -133,8 +133,7 @@ func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (
 		Name: in.Task, Text: in.Input, Fields: in.Inputs, Report: c.report,
 	})
 	out := executeTaskOutput{
-		Task: in.Task, Outcome: res.Outcome, Text: res.Text, OutputJSON: res.OutputJSON, Model: res.Model, Steps: res.Steps,
-		ToolCalls: res.ToolCalls, CostUSD: res.CostUSD, SessionID: id, DurationMS: time.Since(began).Milliseconds(),
+		Task: in.Task, TaskResult: res, SessionID: id, DurationMS: time.Since(began).Milliseconds(),
 	}
 	for _, o := range res.Outputs {
 		out.Outputs = append(out.Outputs, taskOutput{Path: o.Path, SizeBytes: o.Size, URI: resourceURI(o.Sandbox, o.Path)})

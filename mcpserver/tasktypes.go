@@ -23,16 +23,17 @@ type TaskRequest struct {
 	Report func(message string)
 }
 
-// TaskResult is the result of a task.
+// TaskResult is the result of a task. It is part of the output of execute_task.
 type TaskResult struct {
-	Outcome    string   // "succeeded", "failed", …
-	Text       string   // answer
-	OutputJSON string   // answer as JSON, if it is not just text
-	Model      string   // empty for workflows
-	Steps      int      // for workflows
-	ToolCalls  int      // for agents
-	CostUSD    *float64 // for coding agents; nil if unknown
-	Outputs    []TaskOutput
+	Outcome    string   `json:"outcome" jsonschema_description:"succeeded, or how it failed"`
+	Text       string   `json:"text" jsonschema_description:"the answer"`
+	OutputJSON string   `json:"output_json,omitempty" jsonschema_description:"the answer as JSON, if it is more than text"`
+	Model      string   `json:"model,omitempty"` // empty for workflows
+	Steps      int      `json:"steps,omitempty" jsonschema_description:"steps that a workflow ran"`
+	ToolCalls  int      `json:"tool_calls,omitempty"` // for agents
+	CostUSD    *float64 `json:"cost_usd,omitempty" jsonschema_description:"cost of a coding agent's model requests"`
+	// Outputs are the output files. The output of execute_task refers to them as resources.
+	Outputs []TaskOutput `json:"-"`
 }
 
 // TaskOutput is an output file of a task.
@@ -53,16 +54,10 @@ type executeTaskInput struct {
 
 type executeTaskOutput struct {
 	toolspec.Result
-	Task       string   `json:"task"`
-	Outcome    string   `json:"outcome" jsonschema_description:"succeeded, or how it failed"`
-	Text       string   `json:"text" jsonschema_description:"the answer"`
-	OutputJSON string   `json:"output_json,omitempty" jsonschema_description:"the answer as JSON, if it is more than text"`
-	Model      string   `json:"model,omitempty"`
-	Steps      int      `json:"steps,omitempty" jsonschema_description:"steps that a workflow ran"`
-	ToolCalls  int      `json:"tool_calls,omitempty"`
-	CostUSD    *float64 `json:"cost_usd,omitempty" jsonschema_description:"cost of a coding agent's model requests"`
-	SessionID  string   `json:"session_id,omitempty" jsonschema_description:"pass it to get_files, cleanup_session and further tasks"`
-	DurationMS int64    `json:"duration_ms"`
+	Task string `json:"task"`
+	TaskResult
+	SessionID  string `json:"session_id,omitempty" jsonschema_description:"pass it to get_files, cleanup_session and further tasks"`
+	DurationMS int64  `json:"duration_ms"`
 
 	Outputs []taskOutput `json:"outputs,omitempty" jsonschema_description:"output files of the task, each a resource"`
 }

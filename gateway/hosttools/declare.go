@@ -20,8 +20,8 @@ func declarations(tools []Tool) map[string]string {
 	files := map[string]string{indexName: indexFile(tools)}
 	for _, t := range tools {
 		name := fileName(t.Server) + "/" + fileName(t.Name)
-		files["python/tools/"+name+".pyi"] = t.python()
-		files["json/"+name+".json"] = t.json()
+		files["python/tools/"+name+".pyi"] = t.Python()
+		files["json/"+name+".json"] = t.JSON()
 	}
 	return files
 }
@@ -101,8 +101,8 @@ func sentence(t Tool) string {
 // example U+202E.
 func oneLine(text string, most int) string { return sanitize.OneLine(sanitize.Strip(text), most) }
 
-// json returns the complete definition, including details without a form in Python.
-func (t Tool) json() string {
+// JSON returns the complete definition, including details without a form in Python.
+func (t Tool) JSON() string {
 	definition := struct {
 		Name        string         `json:"name"`
 		Title       string         `json:"title,omitempty"`

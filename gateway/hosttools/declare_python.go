@@ -23,9 +23,9 @@ func identifier(name string) string {
 	return id
 }
 
-// python returns the tool's signature for calls from code. Types of objects are dict displays. A "?" marks optional
+// Python returns the tool's signature for calls from code. Types of objects are dict displays. A "?" marks optional
 // properties.
-func (t Tool) python() string {
+func (t Tool) Python() string {
 	in, results := newReader(t.Input), "Any"
 	if t.Output != nil {
 		results = newReader(t.Output).typ(t.Output, 1)
