@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
@@ -37,24 +38,16 @@ func prepareClaude(t task) (executor.Invocation, error) {
 		},
 	}
 	mcp := path.Join(t.Settings, "mcp.json")
-	argv := []string{
+	argv := slices.Concat([]string{
 		"claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages",
 		"--dangerously-skip-permissions", "--strict-mcp-config", "--mcp-config", mcp, "--setting-sources", "user",
-	}
+	}, t.session(), option("--model", t.Model))
 	servers := map[string]any{}
 	if len(t.MCP) > 0 {
 		servers[executor.Server] = map[string]any{"command": t.MCP[0], "args": t.MCP[1:]}
 	}
 	config, _ := json.Marshal(map[string]any{"mcpServers": servers}) // plain data, so the error is always nil
 	inv.Files = append(inv.Files, executor.File{Path: mcp, Data: config})
-	if t.ResumeID != "" {
-		argv = append(argv, "--resume", t.ResumeID)
-	} else {
-		argv = append(argv, "--session-id", t.NewID)
-	}
-	if t.Model != "" {
-		argv = append(argv, "--model", t.Model)
-	}
 	if t.MaxTurns > 0 {
 		argv = append(argv, "--max-turns", strconv.Itoa(t.MaxTurns))
 	}
@@ -62,9 +55,7 @@ func prepareClaude(t task) (executor.Invocation, error) {
 		return executor.Invocation{}, fmt.Errorf("%w: the schema limit of claude is %d bytes, this one has %d",
 			backend.ErrTooLarge, maxArgument, len(t.Schema))
 	}
-	if t.Schema != nil {
-		argv = append(argv, "--json-schema", string(t.Schema))
-	}
+	argv = append(argv, option("--json-schema", string(t.Schema))...)
 	if t.System != "" {
 		name := path.Join(t.Settings, "system.md")
 		argv = append(argv, "--append-system-prompt-file", name)
@@ -285,12 +276,6 @@ func claudeEnd(l claudeLine, failed bool) executor.Event {
 		e.Text = l.Result
 		return ended(e)
 	}
-	e.Detail = l.Result
-	for _, text := range l.Errors {
-		if len(e.Detail) > executor.MaxToolText { // real lists are shorter
-			break
-		}
-		e.Detail += "\n" + text
-	}
+	e.Detail = executor.CutText(strings.Join(append([]string{l.Result}, l.Errors...), "\n"))
 	return ended(e)
 }

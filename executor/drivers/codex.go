@@ -43,21 +43,14 @@ func prepareCodex(t task) (executor.Invocation, error) {
 		Files: []executor.File{{Path: path.Join(home, "config.toml"), Data: config}},
 		Keep:  []string{".codex/sessions"},
 	}
-	argv := []string{
-		"codex", "exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-C", t.Workdir,
-	}
-	if t.Model != "" {
-		argv = append(argv, "-m", t.Model)
-	}
+	schema := ""
 	if t.Schema != nil {
-		name := path.Join(t.Settings, "schema.json")
-		argv = append(argv, "--output-schema", name)
-		inv.Files = append(inv.Files, executor.File{Path: name, Data: t.Schema})
+		schema = path.Join(t.Settings, "schema.json")
+		inv.Files = append(inv.Files, executor.File{Path: schema, Data: t.Schema})
 	}
-	if t.ResumeID != "" {
-		argv = append(argv, "resume", t.ResumeID)
-	}
-	inv.Argv = append(argv, "-")
+	inv.Argv = slices.Concat([]string{
+		"codex", "exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-C", t.Workdir,
+	}, option("-m", t.Model), option("--output-schema", schema), option("resume", t.ResumeID), []string{"-"})
 	return inv, nil
 }
 

@@ -91,6 +91,22 @@ func (read jsonLines[T]) Line(b []byte) []executor.Event {
 // toolTime is the maximum time of a host tool call, which may wait for an approval.
 const toolTime = 20 * time.Minute
 
+// option returns a flag with a value, or nil for an empty value.
+func option(flag, value string) []string {
+	if value == "" {
+		return nil
+	}
+	return []string{flag, value}
+}
+
+// session returns the flags to resume a session, or to start a session with a known id.
+func (t task) session() []string {
+	if t.ResumeID != "" {
+		return []string{"--resume", t.ResumeID}
+	}
+	return []string{"--session-id", t.NewID}
+}
+
 func text(kind executor.Kind, s string) []executor.Event {
 	return []executor.Event{{Kind: kind, Text: s}}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/workcell-dev/workcell/executor"
@@ -40,7 +41,6 @@ func gemini() *Driver {
 func prepareGemini(t task) (executor.Invocation, error) {
 	guardFile := path.Join(t.Settings, "guard.mjs")
 	inv := executor.Invocation{
-		Argv: []string{"gemini", "-o", "stream-json", "--approval-mode", "yolo"},
 		// The CLI starts MCP servers only in a trusted folder. It loads no extensions and only our server.
 		Safe:  []string{"--skip-trust", "-e", "none", "--allowed-mcp-server-names", executor.Server},
 		Stdin: []byte(sanitize.Prompt(executor.WithSchema(t.Prompt, t.Schema))),
@@ -55,15 +55,8 @@ func prepareGemini(t task) (executor.Invocation, error) {
 			"NODE_OPTIONS": "--import=file://" + guardFile,
 		},
 	}
-	inv.Argv = append(inv.Argv, inv.Safe...)
-	if t.Model != "" {
-		inv.Argv = append(inv.Argv, "-m", t.Model)
-	}
-	if t.ResumeID != "" {
-		inv.Argv = append(inv.Argv, "--resume", t.ResumeID)
-	} else {
-		inv.Argv = append(inv.Argv, "--session-id", t.NewID)
-	}
+	inv.Argv = slices.Concat([]string{"gemini", "-o", "stream-json", "--approval-mode", "yolo"}, inv.Safe,
+		option("-m", t.Model), t.session())
 	if t.System != "" {
 		inv.Files = append(inv.Files, executor.File{Path: path.Join(t.Settings, ".gemini/GEMINI.md"), Data: []byte(t.System)})
 	}

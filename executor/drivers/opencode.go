@@ -59,7 +59,8 @@ func prepareOpenCode(t task) (executor.Invocation, error) {
 	guardFile := path.Join(t.Settings, "guard.mjs")
 	inv := executor.Invocation{
 		Files: []executor.File{{Path: guardFile, Data: []byte(openCodeGuard)}},
-		Argv:  []string{"opencode", "run", "--format", "json", "--thinking", "--auto", "-m", ref},
+		Argv: append([]string{"opencode", "run", "--format", "json", "--thinking", "--auto", "-m", ref},
+			option("-s", t.ResumeID)...),
 		Stdin: []byte(executor.WithSchema(t.Prompt, t.Schema)),
 		Keep:  []string{".local/share/opencode"},
 		Late:  true,
@@ -70,9 +71,6 @@ func prepareOpenCode(t task) (executor.Invocation, error) {
 		name := path.Join(t.Settings, "system.md")
 		config["instructions"] = []string{name}
 		inv.Files = append(inv.Files, executor.File{Path: name, Data: []byte(t.System)})
-	}
-	if t.ResumeID != "" {
-		inv.Argv = append(inv.Argv, "-s", t.ResumeID)
 	}
 	text, _ := json.Marshal(config) // plain data, so the error is always nil
 	inv.Env = map[string]string{

@@ -27,7 +27,7 @@ func Declarations(tools []Tool) map[string]string {
 }
 
 // IndexLine returns the line of a tool in the index.
-func IndexLine(t Tool) string { return indexLine(t) }
+var IndexLine = indexLine
 
 // NewAttachment returns an attachment to a sandbox without a connection.
 func NewAttachment(s *sandbox.Sandbox) *Attachment { return &Attachment{s: s} }
