@@ -34,7 +34,8 @@ type Task struct {
 
 // Inside describes the sandbox for a CLI.
 type Inside struct {
-	// Settings is a directory for the CLI's settings and sessions. It has no files of earlier commands.
+	// Settings is a directory for the CLI's settings and sessions. Except for a resumed session, it has no files of
+	// earlier commands.
 	Settings string
 	Workdir  string
 	Models   map[model.Dialect]Endpoint

@@ -214,7 +214,7 @@ func (t *acpTool) learn(c acpToolCall) {
 	}
 }
 
-// acpToolName extracts server and tool from a title. The protocol has no tool names, and each agent has another format
+// acpToolName extracts server and tool from a title. The protocol has no tool names, and agents have different formats
 // for the tools of a server.
 func acpToolName(title string) (server, name string) {
 	title = cut(title)

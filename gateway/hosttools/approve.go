@@ -192,7 +192,8 @@ func (p *pass) extend(ctx context.Context) {
 	}
 }
 
-// overtime tracks the time of a command in approvals, and its extensions. Approvals may be concurrent or sequential.
+// overtime tracks the waits of a command for approvals, and the granted extensions. Approvals may be concurrent or
+// sequential.
 type overtime struct {
 	mu            sync.Mutex
 	asked         int       // number of open approvals

@@ -152,7 +152,7 @@ type refWalk struct {
 	cost map[string]int  // number of subschemas by reference
 }
 
-// walk returns the number of subschemas in v. It replaces cyclic references.
+// walk returns the number of subschemas in v, including references. It replaces cyclic references.
 func (r *refWalk) walk(v any) (total int, err error) {
 	switch v := v.(type) {
 	case []any:

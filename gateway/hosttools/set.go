@@ -33,7 +33,7 @@ type Grant struct {
 	Rules    Rules
 	Caller   Caller   // Run and Agent; Workflow and Step come from the context
 	File     string   // agent's file, which distinguishes agents with the same name; if empty, the name is used
-	Approver Approver // if nil, calls with approval are refused
+	Approver Approver // if nil, calls with a required approval are refused
 }
 
 // maxDepth is the maximum nesting depth of runs started by host tools.

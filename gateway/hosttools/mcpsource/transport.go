@@ -175,7 +175,7 @@ func (s *source) stderr(r *io.PipeReader) (last []string) {
 }
 
 // guarded is a transport to refuse all requests of a server. It refuses them before it reads the next message, so a
-// server without interest in the refusals blocks itself. In the MCP SDK, the requests would pile up.
+// server blocks itself if it does not read the refusals. In the MCP SDK, the requests would pile up.
 type guarded struct {
 	mcp.Transport
 	broken *atomic.Bool
