@@ -5,18 +5,12 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // decoder decodes sandboxes. It reports wrong types. Problems reports invalid values.
 type decoder struct{ *yamlnode.Decoder }
-
-func newDecoder(d *yamlnode.Decoder) decoder {
-	d.Hook = decoder{d}.special
-	return decoder{d}
-}
 
 // read parses the YAML of frontmatter that begins on the specified line. The limits are far above real frontmatter.
 // They exist because Genkit's parser takes quadratic time in the number of keys and fails on some documents without an
@@ -26,7 +20,8 @@ func read(name, text string, line int) (decoder, *yamlnode.Node) {
 		Name: "the frontmatter", Single: "remove lines that begin with --- or ... from the frontmatter", FirstLine: line,
 		MaxBytes: MaxFileBytes, MaxDepth: 64, MaxValues: 5_000, MergeKeys: true,
 	}.Read(name, []byte(text))
-	return newDecoder(d), root
+	d.Hook = decoder{d}.condition
+	return decoder{d}, root
 }
 
 // written is a sandbox as agent files may write it, including short forms.
@@ -62,60 +57,17 @@ func (d decoder) sandbox(n *yamlnode.Node, path string) *Sandbox {
 
 func (d decoder) has(path string) bool { return d.At[path] != nil }
 
-// special decodes types that have a short form.
-func (d decoder) special(n *yamlnode.Node, path string, to any) bool {
-	switch to := to.(type) {
-	case *Executor: // a scalar is the command
-		if n.Kind == yamlnode.Scalar {
-			d.Decode(n, path, &to.Command)
-			return true
-		}
-	case *rules.ServiceUse: // a name alone adds no rules
-		if n.Kind == yamlnode.Scalar {
-			d.Decode(n, path, &to.Name)
-			return true
-		}
-	case *HostTool: // "server.tool"
-		if n.Kind == yamlnode.Scalar {
-			d.Decode(n, path, &to.Tool)
-			return true
-		}
-	case *string:
-		switch {
-		case strings.HasSuffix(path, ".user") && yamlnode.Is(n, "!!int"):
-			*to = n.Value
-			return true
-		case strings.HasSuffix(path, ".ask") && yamlnode.Is(n, "!!bool"):
-			var yes bool
-			if *to = "true"; n.Decode(&yes) != nil || !yes {
-				d.Refuse(n, path, "remove it", "%s must be true or a condition, not %s", path, yamlnode.Kind(n))
-			}
-			return true
-		}
+// condition decodes `ask:` of a host tool, which may be true instead of a condition.
+func (d decoder) condition(n *yamlnode.Node, path string, to any) bool {
+	text, ok := to.(*string)
+	if !ok || !strings.HasSuffix(path, ".ask") || !yamlnode.Is(n, "!!bool") {
+		return false
 	}
-	return false
-}
-
-// RunSandbox is the value of `sandbox:` in a workflow file. Agents can override it for the run's sandboxes. It has the
-// fields of an agent's sandbox, except mode, session, and the fields of compute mode.
-type RunSandbox struct {
-	Sandbox
-	Retention *Duration                 `yaml:"retention"`
-	Workspace string                    `yaml:"workspace"`
-	At        map[string]*yamlnode.Node `yaml:"-"` // value nodes by path, for example "sandbox.user"
-}
-
-// DecodeRun decodes the value n of `sandbox:` in a workflow file and returns its problems.
-func DecodeRun(file string, n *yamlnode.Node) (RunSandbox, Errors) {
-	d := newDecoder(yamlnode.NewDecoder(file, "", 1))
-	d.Without = []string{
-		"mode", "session", "keep", "outputs", "ports", "snapshots", "host_tools", "executor",
-		"timeout_seconds", "exec_timeout_seconds", "max_stdout_bytes", "allow_network",
+	var yes bool
+	if *text = "true"; n.Decode(&yes) != nil || !yes {
+		d.Refuse(n, path, "remove it", "%s must be true or a condition, not %s", path, yamlnode.Kind(n))
 	}
-	s := RunSandbox{Sandbox: Sandbox{Mode: ModeCode}, At: d.At}
-	d.Decode(n, "sandbox", &s)
-	d.AddBelow("sandbox", s.Problems())
-	return s, d.Problems
+	return true
 }
 
 // short decodes a scalar, for example `sandbox: python`.

@@ -9,7 +9,7 @@ import (
 
 // Executor is the value of `executor:`: the coding agent, a program in the sandbox that does the agent's work.
 type Executor struct {
-	Command        string            `json:"command" jsonschema:"enum=claude,enum=codex,enum=opencode,enum=gemini,enum=acp,enum=custom" jsonschema_description:"the coding agent's program; acp: a program that supports the Agent Client Protocol, custom: any program, both set in argv"`
+	Command        string            `json:"command" yamlnode:"short" jsonschema:"enum=claude,enum=codex,enum=opencode,enum=gemini,enum=acp,enum=custom" jsonschema_description:"the coding agent's program; acp: a program that supports the Agent Client Protocol, custom: any program, both set in argv"`
 	Argv           []string          `json:"argv,omitzero" jsonschema_description:"acp and custom: the command line, with the placeholders {model}, {workdir}, {home}, and for custom {prompt}, {system}, {schema}, {max_turns}, {resume}"`
 	Events         string            `json:"events,omitempty" jsonschema:"enum=text,enum=json,enum=claude,enum=codex,enum=opencode,enum=gemini" jsonschema_description:"custom: output format of the program: its answer, events as JSON lines, or the format of that CLI; default: text"`
 	MaxTurns       int64             `json:"max_turns,omitempty" jsonschema_description:"turns of its model; default: unlimited"`

@@ -102,7 +102,7 @@ type Sandbox struct {
 	Session string            `json:"session,omitempty" jsonschema_description:"modes code and script: default is shared by the agents of a run, isolated is used by this agent only, any other name is shared by the agents that use it"`
 	Keep    string            `json:"keep,omitempty" jsonschema:"enum=workspace" jsonschema_description:"session: user: what is kept after a run of the agent; default: the whole sandbox"`
 	YieldMS int64             `json:"yield_ms,omitempty" jsonschema_description:"code mode: milliseconds that sandbox_exec waits for a command if a call does not set them; default: 10000"`
-	User    string            `json:"user,omitempty" jsonschema_description:"uid or uid:gid, as numbers; default: 1000:1000"`
+	User    string            `json:"user,omitempty" yamlnode:"number" jsonschema_description:"uid or uid:gid, as numbers; default: 1000:1000"`
 	Root    RootMode          `json:"root,omitempty" jsonschema:"enum=readonly,enum=writable" jsonschema_description:"whether the image's file system is writable; default: readonly"`
 	Env     map[string]string `json:"env,omitzero" jsonschema_description:"environment variables of every command, in addition to the image's"`
 	Limits  Limits            `json:"limits,omitzero" jsonschema_description:"limits of the sandbox and of its commands"`

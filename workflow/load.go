@@ -134,10 +134,25 @@ func (l *loader) start(o *object, seq *sequence) int {
 	return i
 }
 
+// runSandbox is the value of `sandbox:`. Agents can override it for the run's sandboxes. It has the fields of an agent's
+// sandbox, except mode, session, and the fields of compute mode.
+type runSandbox struct {
+	frontmatter.Sandbox
+	Retention *frontmatter.Duration `yaml:"retention"`
+	Workspace string                `yaml:"workspace"`
+}
+
 // sandbox reads the configuration of the run's sandboxes.
 func (l *loader) sandbox(n *yamlnode.Node, wf *Workflow) {
-	s, problems := frontmatter.DecodeRun(l.File, n)
-	for _, p := range problems {
+	d := yamlnode.NewDecoder(l.File, "", 1)
+	d.Without = []string{
+		"mode", "session", "keep", "outputs", "ports", "snapshots", "host_tools", "executor",
+		"timeout_seconds", "exec_timeout_seconds", "max_stdout_bytes", "allow_network",
+	}
+	s := runSandbox{Sandbox: frontmatter.Sandbox{Mode: frontmatter.ModeCode}}
+	d.Decode(n, "sandbox", &s)
+	d.AddBelow("sandbox", s.Problems())
+	for _, p := range d.Problems {
 		l.Add(p)
 	}
 	wf.base = wish.Request(s.Sandbox)
@@ -150,9 +165,9 @@ func (l *loader) sandbox(n *yamlnode.Node, wf *Workflow) {
 	if s.Retention != nil {
 		wf.base.Retention = time.Duration(*s.Retention)
 	}
-	if d := wf.base.Retention; d < 0 || d > maxTimeout {
-		l.Fail(s.At["sandbox.retention"], "", "sandbox.retention must be 0s to %s, not %s", maxTimeout, d)
+	if kept := wf.base.Retention; kept < 0 || kept > maxTimeout {
+		l.Fail(d.At["sandbox.retention"], "", "sandbox.retention must be 0s to %s, not %s", maxTimeout, kept)
 	}
 	wf.workspace, wf.yield = s.Workspace, time.Duration(s.YieldMS)*time.Millisecond
-	wf.asRoot, wf.sandboxAt = s.AsRoot(), s.At
+	wf.asRoot, wf.sandboxAt = s.AsRoot(), d.At
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 
 	"github.com/workcell-dev/workcell/frontmatter"
-	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
@@ -49,7 +48,7 @@ func (wf *Workflow) AsRoot() *frontmatter.Error {
 
 // CheckServices returns the problems that check finds with the services of the workflow's sandboxes, with their places
 // in the file.
-func (wf *Workflow) CheckServices(check func([]sandbox.ServiceUse) hint.Problems) error {
+func (wf *Workflow) CheckServices(check func([]sandbox.ServiceUse) frontmatter.Errors) error {
 	var found []error
 	for _, p := range check(wf.base.Egress.Services) {
 		at := wf.problem(p.Field, p.Message)

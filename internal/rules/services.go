@@ -13,7 +13,7 @@ import (
 
 // ServiceUse is an HTTP service for code in a sandbox. The operator defines the service; a use can only narrow it.
 type ServiceUse struct {
-	Name  string   `json:"name" jsonschema_description:"name of the service in the operator's workcell.yaml"`
+	Name  string   `json:"name" yamlnode:"short" jsonschema_description:"name of the service in the operator's workcell.yaml"`
 	Allow []string `json:"allow,omitempty" jsonschema_description:"requests to allow, such as GET /repos/**; default: all requests that the operator allows"`
 }
 

@@ -23,7 +23,7 @@ type Tools struct {
 // Tool allows calls of tools. If several rules match a tool, an exact rule takes precedence, and otherwise the first
 // rule.
 type Tool struct {
-	Tool     string `json:"tool" jsonschema_description:"server.tool; a * stands for any text on its side of the dot"`
+	Tool     string `json:"tool" yamlnode:"short" jsonschema_description:"server.tool; a * stands for any text on its side of the dot"`
 	When     string `json:"when,omitempty" jsonschema_description:"condition in CEL; a call for which it is false is refused"`
 	Ask      string `json:"ask,omitempty" jsonschema_description:"condition in CEL, or true; a call for which it is true requires approval"`
 	MaxCalls int64  `json:"max_calls,omitempty" jsonschema_description:"calls of each tool in a run"`

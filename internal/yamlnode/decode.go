@@ -98,7 +98,9 @@ func (d *Decoder) Refuse(n *Node, path, advice, format string, args ...any) bool
 
 // Decode decodes n into the value to which the pointer to leads. Messages contain the path. Decode collects all
 // problems and returns false if it refused a value. Structs have the keys of their yaml or json tags. Maps of text
-// accept numbers and booleans literally. A field of type *Node keeps the node, for values with expressions.
+// accept numbers and booleans literally. A field of type *Node keeps the node, for values with expressions. The tag
+// yamlnode:"short" marks the field of a struct that a scalar sets, and yamlnode:"number" marks text to which a number
+// may be written.
 func (d *Decoder) Decode(n *Node, path string, to any) bool {
 	return d.decode(n, path, reflect.ValueOf(to).Elem(), d.Zero)
 }
@@ -123,6 +125,9 @@ func (d *Decoder) decode(n *Node, path string, v reflect.Value, zero bool) bool 
 		}
 		return ok
 	case reflect.Struct:
+		if field, ok := shortForm(v); ok && n.Kind == Scalar {
+			return d.decode(n, path, field, zero)
+		}
 		return d.object(n, path, v)
 	case reflect.Map:
 		return d.mapping(n, path, v)
@@ -144,18 +149,33 @@ func (d *Decoder) decode(n *Node, path string, v reflect.Value, zero bool) bool 
 	return d.scalar(n, path, v, zero)
 }
 
+// shortForm returns the field that a scalar sets.
+func shortForm(v reflect.Value) (field reflect.Value, ok bool) {
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		if f.Tag.Get("yamlnode") == "short" {
+			return v.FieldByIndex(f.Index), true
+		}
+	}
+	return v, false
+}
+
 // object decodes a mapping into a struct.
 func (d *Decoder) object(n *Node, path string, v reflect.Value) bool {
-	fields, names := map[string]reflect.Value{}, []string(nil)
+	fields, numbers, names := map[string]reflect.Value{}, map[string]bool{}, []string(nil)
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		name, _, _ := strings.Cut(cmp.Or(f.Tag.Get("yaml"), f.Tag.Get("json")), ",")
 		if name != "" && name != "-" && !slices.Contains(d.Without, name) {
 			fields[name], names = v.FieldByIndex(f.Index), append(names, name)
+			numbers[name] = f.Tag.Get("yamlnode") == "number"
 		}
 	}
 	values, ok := d.Fields(n, path, names...)
 	for _, name := range names {
 		if value := values[name]; value != nil {
+			if numbers[name] && Is(value, "!!int") {
+				text := *value
+				text.Tag, value = "!!str", &text
+			}
 			ok = d.decode(value, d.join(path, name), fields[name], d.Zero) && ok
 		}
 	}
