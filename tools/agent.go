@@ -321,7 +321,7 @@ func provider(model string) string {
 
 // guardRef returns the guard middleware, which tolerates mistakes of the model, for agents without a sandbox.
 func guardRef(p *Plugin) (*ai.MiddlewareRef, error) {
-	box := newToolbox(nil, nil)
+	box := newToolbox(&Plugin{})
 	if p != nil {
 		box = p.toolbox()
 	}

@@ -116,8 +116,11 @@ const (
 // coding returns a handler for a coding agent's events. It sends text to stream, and reports tool calls like the tool
 // calls of a model.
 func (w *watcher) coding(ctx context.Context, stream ai.ModelStreamCallback) func(executor.Event) {
-	began := map[string]ToolEvent{}
-	since := map[string]time.Time{}
+	type call struct {
+		ToolEvent
+		began time.Time
+	}
+	running := map[string]call{}
 	return func(e executor.Event) {
 		switch e.Kind {
 		case executor.KindText:
@@ -126,7 +129,7 @@ func (w *watcher) coding(ctx context.Context, stream ai.ModelStreamCallback) fun
 				_ = stream(ctx, &ai.ModelResponseChunk{Role: ai.RoleModel, Content: []*ai.Part{ai.NewTextPart(e.Text)}})
 			}
 		case executor.KindToolStart:
-			if len(began) == maxOpenCalls || len(e.Tool.ID) > maxCallName || len(e.Tool.Name) > maxCallName {
+			if len(running) == maxOpenCalls || len(e.Tool.ID) > maxCallName || len(e.Tool.Name) > maxCallName {
 				return // no coding agent exceeds these limits, but other programs can write to its output
 			}
 			w.mu.Lock()
@@ -136,20 +139,19 @@ func (w *watcher) coding(ctx context.Context, stream ai.ModelStreamCallback) fun
 			if e.Tool.Server != "" {
 				event.Tool = e.Tool.Server + "." + e.Tool.Name
 			}
-			began[e.Tool.ID], since[e.Tool.ID] = event, time.Now()
+			running[e.Tool.ID] = call{event, time.Now()}
 			w.tell(event)
 		case executor.KindToolEnd:
-			event, ok := began[e.Tool.ID]
+			ended, ok := running[e.Tool.ID]
 			if !ok {
 				return
 			}
-			event.Done, event.Duration = true, time.Since(since[e.Tool.ID])
-			delete(began, e.Tool.ID)
-			delete(since, e.Tool.ID)
+			ended.Done, ended.Duration = true, time.Since(ended.began)
+			delete(running, e.Tool.ID)
 			if e.Tool.Failed {
-				event.Failure = string(toolspec.CodeToolFailed)
+				ended.Failure = string(toolspec.CodeToolFailed)
 			}
-			w.tell(event)
+			w.tell(ended.ToolEvent)
 		}
 	}
 }

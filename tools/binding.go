@@ -40,7 +40,7 @@ type binding struct {
 	record *transcript.Recorder
 	// chatID of the Genkit agent's session; empty without such a session.
 	chat     string
-	check    func(ctx context.Context, args toolspec.Args) *toolspec.Error // CallOptions.Check; may be nil
+	check    func(ctx context.Context, args toolspec.Args) *toolspec.Error // CallOptions.Check
 	makeRoom func(ctx context.Context) bool                                // CallOptions.MakeRoom; may be nil
 	shared   bool                                                          // CallOptions.Shared
 	hosts    *hostCalls                                                    // host tools that code may call; nil for none
@@ -61,7 +61,10 @@ type binding struct {
 func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
 	b := &binding{
 		box: box, cfg: cfg, fallback: session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()},
-		maxSeconds: maxSeconds, readBytes: defaultReadBytes, streamChars: cmp.Or(cfg.MaxStdoutBytes, maxStreamChars), mine: map[session.Key]*session.Session{}, released: map[string]bool{}, started: map[string][]startedExec{}, programs: map[string]bool{},
+		check:      func(context.Context, toolspec.Args) *toolspec.Error { return nil },
+		maxSeconds: maxSeconds, readBytes: defaultReadBytes, streamChars: cmp.Or(cfg.MaxStdoutBytes, maxStreamChars),
+		mine: map[session.Key]*session.Session{}, released: map[string]bool{}, started: map[string][]startedExec{},
+		programs: map[string]bool{},
 	}
 	if cfg.Session == frontmatter.SessionIsolated {
 		b.isolated = rules.IsolatedName(record.NewID())
@@ -291,7 +294,7 @@ func (b *binding) release(ctx context.Context, s *session.Session) error {
 	b.mu.Unlock()
 	if b.shared {
 		all, err := s.Commands(ctx)
-		if err != nil && !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrClosed) {
+		if err != nil && !isGone(err) {
 			return err
 		}
 		for _, e := range all {
@@ -301,14 +304,7 @@ func (b *binding) release(ctx context.Context, s *session.Session) error {
 		}
 	}
 	if len(ids) > 0 {
-		errs := s.KillCommands(ctx, ids)
-		for i, err := range errs {
-			// If the exec is unknown or the sandbox is gone, nothing is left to kill.
-			if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrClosed) {
-				errs[i] = nil
-			}
-		}
-		if err := errors.Join(errs...); err != nil {
+		if err := errors.Join(slices.DeleteFunc(s.KillCommands(ctx, ids), isGone)...); err != nil {
 			return err
 		}
 	}
@@ -317,6 +313,11 @@ func (b *binding) release(ctx context.Context, s *session.Session) error {
 	b.forget(s)
 	b.released[s.ID()] = true
 	return nil
+}
+
+// isGone reports whether an operation failed because the sandbox or its object no longer exists.
+func isGone(err error) bool {
+	return errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrClosed)
 }
 
 // forget removes s from the binding. The caller must hold mu.
@@ -377,6 +378,13 @@ func (b *binding) end(ctx context.Context) {
 	}
 }
 
+// sandboxes returns the sandboxes that this binding opened in any run.
+func (b *binding) sandboxes() []*session.Session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Collect(maps.Values(b.mine))
+}
+
 // setAside removes a user's sandbox but keeps its workspace, if the agent's file says `keep: workspace`. It skips a
 // sandbox that another run is using.
 func (b *binding) setAside(ctx context.Context) {
@@ -385,10 +393,7 @@ func (b *binding) setAside(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	b.mu.Lock()
-	mine := slices.Collect(maps.Values(b.mine))
-	b.mu.Unlock()
-	for _, s := range mine {
+	for _, s := range b.sandboxes() {
 		err := b.release(ctx, s)
 		running, lerr := s.Commands(ctx)
 		if lerr != nil || err == nil && slices.ContainsFunc(running, func(e sandbox.ExecStatus) bool { return !e.Done() }) {
@@ -405,10 +410,7 @@ func (b *binding) setAside(ctx context.Context) {
 func (b *binding) endStarted(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	b.mu.Lock()
-	mine := slices.Collect(maps.Values(b.mine))
-	b.mu.Unlock()
-	for _, s := range mine {
+	for _, s := range b.sandboxes() {
 		if err := b.release(ctx, s); err != nil {
 			b.box.log.ErrorContext(ctx, "cannot kill processes of a cancelled agent", "sandbox", s.ID(), "error", err)
 		}

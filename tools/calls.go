@@ -19,9 +19,8 @@ import (
 // Calls runs the tools without Genkit, for example for an MCP server. Definitions, handlers, and errors are the same as
 // in Genkit. All methods are safe for concurrent use.
 type Calls struct {
-	own    *binding // holds the sandboxes that outlive a call
-	tools  map[string]*tool
-	sorted []*tool
+	own   *binding // holds the sandboxes that outlive a call
+	tools []*tool  // sorted by name
 }
 
 // CallArgs are the arguments of a tool call, which CallOptions.Check can reject.
@@ -51,7 +50,7 @@ type CallOptions struct {
 // Calls returns the tools of both modes, compute and code, for the sandboxes of run. It ignores s.Mode and opens no
 // sandbox. The caller owns the run and must close it with Manager.CloseScope.
 func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, error) {
-	c := &Calls{tools: map[string]*tool{}}
+	c := &Calls{}
 	for _, mode := range []frontmatter.Mode{frontmatter.ModeCompute, frontmatter.ModeCode} {
 		cfg := s
 		cfg.Mode, cfg.Snapshots = mode, s.Snapshots && mode == frontmatter.ModeCode
@@ -61,23 +60,24 @@ func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, e
 		}
 		b.fallback = run
 		if opts != nil {
-			b.shared, b.check, b.makeRoom, b.maxSeconds = opts.Shared, opts.Check, opts.MakeRoom, min(cmp.Or(opts.MaxSeconds, maxSeconds), maxSeconds)
+			if opts.Check != nil {
+				b.check = opts.Check
+			}
+			b.shared, b.makeRoom = opts.Shared, opts.MakeRoom
+			b.maxSeconds = min(cmp.Or(opts.MaxSeconds, maxSeconds), maxSeconds)
 			b.readBytes, b.streamChars = cmp.Or(opts.ReadBytes, b.readBytes), cmp.Or(opts.StreamChars, b.streamChars)
 		}
 		c.own = b
-		for _, t := range b.tools() {
-			c.tools[t.Name()] = t
-			c.sorted = append(c.sorted, t)
-		}
+		c.tools = append(c.tools, b.tools()...)
 	}
-	slices.SortFunc(c.sorted, func(a, b *tool) int { return strings.Compare(a.Name(), b.Name()) })
+	slices.SortFunc(c.tools, func(a, b *tool) int { return strings.Compare(a.Name(), b.Name()) })
 	return c, nil
 }
 
 // Definitions returns the tool definitions, sorted by name.
 func (c *Calls) Definitions() []hosttools.Definition {
-	list := make([]hosttools.Definition, len(c.sorted))
-	for i, t := range c.sorted {
+	list := make([]hosttools.Definition, len(c.tools))
+	for i, t := range c.tools {
 		list[i] = t.def
 	}
 	return list
@@ -86,12 +86,15 @@ func (c *Calls) Definitions() []hosttools.Definition {
 // Call runs the tool with this name. Errors that the caller can act on, including an unknown name, are part of out.
 // toolspec.FailureOf extracts them. err is non-nil only if ctx is done.
 func (c *Calls) Call(ctx context.Context, name string, args json.RawMessage) (out any, err error) {
-	t, ok := c.tools[name]
-	if !ok {
-		known := slices.Sorted(maps.Keys(c.tools))
-		return toolspec.Result{Error: toolspec.Failf(toolspec.CodeNotFound, "unknown tool %q", sanitize.Clip(name)).WithRemediation("Call one of: " + strings.Join(known, ", ") + ".")}, nil
+	known := make([]string, len(c.tools))
+	for i, t := range c.tools {
+		if known[i] = t.Name(); known[i] == name {
+			return t.run(ctx, args)
+		}
 	}
-	return t.run(ctx, args)
+	fail := toolspec.Failf(toolspec.CodeNotFound, "unknown tool %q", sanitize.Clip(name)).
+		WithRemediation("Call one of: " + strings.Join(known, ", ") + ".")
+	return toolspec.Result{Error: fail}, nil
 }
 
 // Forget drops the records of closed sandboxes, so that a caller with many consecutive sandboxes does not accumulate

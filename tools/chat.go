@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/firebase/genkit/go/ai"
@@ -138,8 +137,5 @@ func (b *binding) noticed(p *ai.GenerateParams) *ai.GenerateParams {
 	if !expired {
 		return p
 	}
-	req, params := *p.Request, *p
-	req.Messages = append(slices.Clip(req.Messages), transcript.Notice(sandboxExpired))
-	params.Request = &req
-	return &params
+	return transcript.WithNotice(p, sandboxExpired)
 }

@@ -38,12 +38,10 @@ func (b *binding) fsEdit(ctx context.Context, in fsEditInput) (out fsEditOutput,
 		if err != nil {
 			return nil, toolspec.Failf(toolspec.CodeTooLarge, "the edited file would exceed the limit of %d bytes", maxEdit)
 		}
-		if b.check != nil {
-			if fail := b.check(ctx, toolspec.Args{Files: map[string]int64{in.Path: int64(len(data))}}); fail != nil {
-				err = fail
-			}
+		if fail := b.check(ctx, toolspec.Args{Files: map[string]int64{in.Path: int64(len(data))}}); fail != nil {
+			return nil, fail
 		}
-		return data, err
+		return data, nil
 	})
 	var known *toolspec.Error
 	switch {

@@ -54,7 +54,7 @@ func (b *binding) execCommand(ctx context.Context, in execInput) (out execOutput
 	return out, nil
 }
 
-// execRequest returns the command of sandbox_exec.
+// execRequest returns the command of sandbox_exec, or the settings for a program in an interpreter.
 func (b *binding) execRequest(ctx context.Context, in execInput) sandbox.ExecRequest {
 	yield := b.yield(ctx, in)
 	head, tail := excerpt(b.streamChars)

@@ -46,7 +46,7 @@ func (t *toolbox) executorImage(cfg *frontmatter.Executor) string {
 		return ""
 	}
 	a := drivers.Of(cfg.Command, cfg.Argv, cfg.Events)
-	return cmp.Or(t.executorImages[cfg.Command], t.executorImages[a.Name], a.Image)
+	return cmp.Or(t.plugin.ExecutorImages[cfg.Command], t.plugin.ExecutorImages[a.Name], a.Image)
 }
 
 // execution is a run of an Agent in mode executor.
@@ -113,24 +113,24 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 	if err != nil {
 		return nil, err
 	}
-	asks, err := b.askModel(ctx, s, x)
+	access, err := b.askModel(ctx, s, x)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, asks.end()) }()
+	defer func() { err = errors.Join(err, access.Close()) }()
 	o := &executor.Options{
-		Agent: x.agent, Models: asks.endpoints,
+		Agent: x.agent, Models: access.endpoints,
 		Resume: executor.Resume(cmp.Or(cfg.Resume, frontmatter.ResumeStep)),
 		Before: cfg.Before, After: cfg.After, Skills: skills,
 		Timeout: time.Duration(cfg.TimeoutSeconds) * time.Second, Stall: time.Duration(cfg.StallSeconds) * time.Second,
-		OverBudget: asks.spent(), OnEvent: x.watch.coding(ctx, p.Callback),
+		OverBudget: access.Spent(), OnEvent: x.watch.coding(ctx, p.Callback),
 	}
 	if path, visit := hosttools.StepFromContext(ctx); path != "" {
 		o.Step = fmt.Sprintf("%s %s %d %s", b.run(ctx).ID, path, visit, x.agent)
 	} else if o.Resume == executor.ResumeStep { // each run is a separate task
 		o.Resume = executor.ResumeNever
 	}
-	grant, err := b.grantExecutor(ctx, s, o, asks)
+	grant, err := b.grantExecutor(ctx, s, o, access)
 	if err != nil {
 		return nil, err
 	}
@@ -141,8 +141,8 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 	b.evidence(ctx, s)
 	res, err := executor.Run(ctx, s, agent.Driver, task, o)
 	b.handed(ctx, grant, sandbox.ExecResult{ExecStatus: res.Exit})
-	err = errors.Join(err, asks.end()) // the usage is final after this call
-	x.result, x.metered = &res, asks.usage()
+	err = errors.Join(err, access.Close()) // the usage is final after this call
+	x.result, x.metered = &res, access.Usage()
 	x.watch.did(res.Turns, x.metered)
 	if err == nil {
 		if err = res.Err(); errors.Is(err, executor.ErrMaxTurns) {
@@ -153,10 +153,10 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 }
 
 // grantExecutor gives the coding agent access to the host tools that its agent may use.
-func (b *binding) grantExecutor(ctx context.Context, s *session.Session, o *executor.Options, asks *asking) (*hostGrant, error) {
+func (b *binding) grantExecutor(ctx context.Context, s *session.Session, o *executor.Options, access *modelAccess) (*hostGrant, error) {
 	var req sandbox.ExecRequest
 	o.Grant = func(ctx context.Context, r *sandbox.ExecRequest) {
-		asks.under(trace.SpanContextFromContext(ctx))
+		access.Under(trace.SpanContextFromContext(ctx))
 		r.Services, r.EnvBefore, r.Tools = req.Services, req.EnvBefore, req.Tools
 	}
 	if b.hosts == nil {
@@ -242,40 +242,48 @@ type turn struct {
 func (b *binding) takeTurn(ctx context.Context, agent string) (leave func(), err error) {
 	t, mine := turn{b.run(ctx).Key(b.name(ctx)), agent}, make(chan struct{})
 	for {
-		b.box.mu.Lock()
-		other := b.box.turns[t]
-		if other == nil {
-			b.box.turns[t] = mine
-		}
-		b.box.mu.Unlock()
-		if other == nil {
+		other, taken := b.box.turns.LoadOrStore(t, mine)
+		if !taken {
 			return func() {
-				b.box.mu.Lock()
-				defer b.box.mu.Unlock()
-				delete(b.box.turns, t)
+				b.box.turns.Delete(t)
 				close(mine)
 			}, nil
 		}
 		select {
-		case <-other:
+		case <-other.(chan struct{}):
 		case <-ctx.Done():
 			return nil, fmt.Errorf("tools: waiting for another run of the coding agent in the sandbox: %w", context.Cause(ctx))
 		}
 	}
 }
 
-// asking is the access of a program in a sandbox to its model during one run. lease is nil for a program without a
-// model.
-type asking struct {
-	lease     *model.Lease
+// modelAccess is the access of a program in a sandbox to its model during one run.
+type modelAccess struct {
+	lease
 	endpoints map[model.Dialect]executor.Endpoint
 }
 
+// lease is a *model.Lease, or noModel.
+type lease interface {
+	Spent() <-chan struct{}
+	Under(span trace.SpanContext)
+	Usage() model.Usage
+	Close() error
+}
+
+// noModel is the lease of a program without a model.
+type noModel struct{}
+
+func (noModel) Spent() <-chan struct{}  { return nil }
+func (noModel) Under(trace.SpanContext) {}
+func (noModel) Usage() model.Usage      { return model.Usage{} }
+func (noModel) Close() error            { return nil }
+
 // askModel gives the program in a sandbox access to its model. Programs of command custom need no model.
-func (b *binding) askModel(ctx context.Context, s *session.Session, x *execution) (*asking, error) {
-	cfg, models := b.cfg.Executor, b.box.models
+func (b *binding) askModel(ctx context.Context, s *session.Session, x *execution) (*modelAccess, error) {
+	cfg, models := b.cfg.Executor, b.box.plugin.Models
 	if x.model == "" && cfg.Command == "custom" {
-		return &asking{}, nil
+		return &modelAccess{lease: noModel{}}, nil
 	}
 	if models == nil {
 		return nil, fmt.Errorf("tools: %w: mode executor requires a model proxy; set Plugin.Models", backend.ErrInvalid)
@@ -293,7 +301,7 @@ func (b *binding) askModel(ctx context.Context, s *session.Session, x *execution
 	if err != nil {
 		return nil, fmt.Errorf("tools: %w", err)
 	}
-	a := &asking{lease: lease, endpoints: map[model.Dialect]executor.Endpoint{}}
+	a := &modelAccess{lease: lease, endpoints: map[model.Dialect]executor.Endpoint{}}
 	for _, d := range models.Dialects(provider) {
 		url := at.BaseURL(provider)
 		if d == model.OpenAIChat || d == model.OpenAIResponses {
@@ -302,35 +310,4 @@ func (b *binding) askModel(ctx context.Context, s *session.Session, x *execution
 		a.endpoints[d] = executor.Endpoint{BaseURL: url, Key: lease.Key()}
 	}
 	return a, nil
-}
-
-// spent returns a channel that is closed when the budget is used up. It returns nil without a lease.
-func (a *asking) spent() <-chan struct{} {
-	if a.lease == nil {
-		return nil
-	}
-	return a.lease.Spent()
-}
-
-// under makes the model requests children of span.
-func (a *asking) under(span trace.SpanContext) {
-	if a.lease != nil {
-		a.lease.Under(span)
-	}
-}
-
-// end revokes the access.
-func (a *asking) end() error {
-	if a.lease == nil {
-		return nil
-	}
-	return a.lease.Close()
-}
-
-// usage returns the model usage so far.
-func (a *asking) usage() model.Usage {
-	if a.lease == nil {
-		return model.Usage{}
-	}
-	return a.lease.Usage()
 }

@@ -17,7 +17,7 @@ var (
 )
 
 func ToolsOf(mode frontmatter.Mode) []ai.Tool {
-	return newBinding(newToolbox(nil, nil), Sandbox{Mode: mode, Snapshots: mode == frontmatter.ModeCode}).offered()
+	return newBinding(newToolbox(&Plugin{}), Sandbox{Mode: mode, Snapshots: mode == frontmatter.ModeCode}).offered()
 }
 
 func Show(o sandbox.Output, stream string, keep bool) (text string, truncated bool, path string) {

@@ -94,7 +94,7 @@ func (b *binding) fsRead(ctx context.Context, in fsReadInput) (out fsReadOutput,
 	if err == nil && whole {
 		err = b.asImage(ctx, s, in.Path, &out)
 	}
-	if err == nil && b.check != nil {
+	if err == nil {
 		if fail := b.check(ctx, toolspec.Args{Files: map[string]int64{in.Path: out.SizeBytes}}); fail != nil {
 			return fsReadOutput{}, b.refused(ctx, fail)
 		}

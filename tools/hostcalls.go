@@ -30,7 +30,7 @@ func (t *toolbox) hostCalls(ctx context.Context, cfg Sandbox, run session.Run) (
 	switch {
 	case cfg.HostTools == nil:
 		return nil, nil
-	case *t.hosts == nil:
+	case t.plugin.HostTools == nil:
 		return nil, fmt.Errorf("tools: %w: host_tools requires host tools; set Plugin.HostTools, or specify a file with --host-tools", backend.ErrInvalid)
 	}
 	g := hosttools.Grant{
@@ -39,7 +39,7 @@ func (t *toolbox) hostCalls(ctx context.Context, cfg Sandbox, run session.Run) (
 	if a, ok := ctx.Value(agentKey{}).(*Agent); ok {
 		g.Caller.Agent, g.File = a.name, a.doc.File
 	}
-	set, err := (*t.hosts).Set(ctx, g)
+	set, err := t.plugin.HostTools.Set(ctx, g)
 	if err != nil {
 		return nil, fmt.Errorf("tools: %w", err)
 	}

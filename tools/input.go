@@ -53,7 +53,7 @@ func templateInput(doc *frontmatter.Document, schema, input map[string]any) (any
 	maps.Copy(data, input)
 	variables, err := templateData(data)
 	if err != nil {
-		return nil, &inputError{err.Error()}
+		return nil, &sanitize.Error{Text: err.Error(), Err: backend.ErrInvalid}
 	}
 	if schema == nil {
 		return variables, nil
@@ -69,15 +69,8 @@ func templateInput(doc *frontmatter.Document, schema, input map[string]any) (any
 		problems = append(problems, inputProblem(e, schema))
 	}
 	slices.Sort(problems)
-	return nil, &inputError{strings.Join(slices.Compact(problems), "; ")}
+	return nil, &sanitize.Error{Text: strings.Join(slices.Compact(problems), "; "), Err: backend.ErrInvalid}
 }
-
-// inputError describes the problems of an input.
-type inputError struct{ text string }
-
-func (e *inputError) Error() string { return e.text }
-
-func (e *inputError) Unwrap() error { return backend.ErrInvalid }
 
 // inputProblem formats an error of the validator like the errors for other arguments.
 func inputProblem(e gojsonschema.ResultError, schema map[string]any) string {

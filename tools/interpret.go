@@ -2,7 +2,6 @@ package tools
 
 import (
 	"context"
-	"time"
 
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/sandbox"
@@ -25,11 +24,7 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	if err != nil {
 		return out, err
 	}
-	yield := b.yield(ctx, in)
-	head, tail := excerpt(b.streamChars)
-	req := interpreter.Request{Language: in.Interpreter, Code: in.Code, Exec: sandbox.ExecRequest{
-		Timeout: time.Duration(in.TimeoutSeconds) * time.Second, Yield: yield, Background: yield == 0, HeadBytes: head, TailBytes: tail,
-	}}
+	req := interpreter.Request{Language: in.Interpreter, Code: in.Code, Exec: b.execRequest(ctx, in)}
 	if b.hosts != nil { // the agent's host tools must not be available to other agents, so it needs a separate interpreter
 		req.Name = b.hosts.name
 	}

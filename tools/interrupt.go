@@ -38,7 +38,7 @@ func (b *binding) interruptible(tc *ai.ToolContext, do func(context.Context) (an
 		round.Questions[0].Answer(hosttools.Decision{Allow: allow, For: about})
 		return b.box.await(tc, owner, round.Job)
 	}
-	if hosttools.ApproverFromContext(tc) != nil || !b.box.asks || b.hosts == nil {
+	if hosttools.ApproverFromContext(tc) != nil || !b.box.plugin.ApprovalInterrupts || b.hosts == nil {
 		return do(tc)
 	}
 	return b.box.await(tc, owner, interrupt.Start(tc, b.interrupted.begin, do))

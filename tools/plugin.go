@@ -130,11 +130,7 @@ func (p *Plugin) toolbox() *toolbox {
 	if p.Manager == nil {
 		panic("tools: Plugin.Manager is nil; create one with session.NewManager")
 	}
-	p.once.Do(func() {
-		p.box = newToolbox(p.Manager, p.Logger)
-		p.box.hosts, p.box.asks = &p.HostTools, p.ApprovalInterrupts
-		p.box.models, p.box.executorImages = p.Models, p.ExecutorImages
-	})
+	p.once.Do(func() { p.box = newToolbox(p) })
 	return p.box
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/rules"
@@ -166,7 +164,7 @@ func leftResult(ctx context.Context, s *session.Session, name string) (value any
 func (b *binding) removeScript(ctx context.Context, s *session.Session, dir string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	if _, err := s.RemoveFile(ctx, dir, true); err != nil && !errors.Is(err, backend.ErrNotFound) && !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrClosed) {
+	if _, err := s.RemoveFile(ctx, dir, true); err != nil && !isGone(err) {
 		b.box.log.WarnContext(ctx, "cannot remove a program that has run", "sandbox", s.ID(), "error", err)
 	}
 }

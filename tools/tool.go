@@ -105,12 +105,10 @@ func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.
 		return out, b.refused(ctx, fail)
 	}
 	given, _ := any(&in).(interface{ args() toolspec.Args })
-	if given != nil && b.check != nil {
-		if fail := b.check(ctx, given.args()); fail != nil {
-			return out, b.refused(ctx, fail)
-		}
+	if given != nil {
+		fail = b.check(ctx, given.args())
 	}
-	if fail := toolspec.CheckBounds(&in, bounds); fail != nil {
+	if fail = cmp.Or(fail, toolspec.CheckBounds(&in, bounds)); fail != nil {
 		return out, b.refused(ctx, fail)
 	}
 	if err := b.decided(ctx, audit.Allowed, "", ""); err != nil {

@@ -158,14 +158,17 @@ func (r *Recorder) Define(ctx context.Context, digest string) error {
 	return r.add(ctx, part{Restart: "the agent has changed since its conversation began"})
 }
 
-// noticeKey marks messages from Notice in their metadata.
+// noticeKey marks messages from WithNotice in their metadata.
 const noticeKey = "workcell-notice"
 
-// Notice returns a message that tells a model about a difference from its conversation.
-func Notice(text string) *ai.Message {
+// WithNotice returns p with a last message to the model about a difference from its conversation.
+func WithNotice(p *ai.GenerateParams, text string) *ai.GenerateParams {
 	m := ai.NewUserTextMessage(text)
 	m.Metadata = map[string]any{noticeKey: true}
-	return m
+	req, params := *p.Request, *p
+	req.Messages = append(slices.Clip(req.Messages), m)
+	params.Request = &req
+	return &params
 }
 
 // Notice adds text to the model's next request.
@@ -175,7 +178,7 @@ func (r *Recorder) Notice(text string) {
 	r.notice = text
 }
 
-// IsNotice reports whether a message comes from Notice.
+// IsNotice reports whether a message comes from WithNotice.
 func IsNotice(m *ai.Message) bool { return m != nil && m.Metadata[noticeKey] != nil }
 
 // Hooks returns the hooks that record a Generate call. They must be the outermost hooks of the call, so that they
@@ -193,10 +196,7 @@ func (r *Recorder) generate(ctx context.Context, p *ai.GenerateParams, next ai.G
 	}
 	r.mu.Unlock()
 	if p.Iteration > 0 && text != "" {
-		req, params := *p.Request, *p
-		req.Messages = append(slices.Clip(req.Messages), Notice(text))
-		params.Request = &req
-		p = &params
+		p = WithNotice(p, text)
 	}
 	return next(ctx, p)
 }
