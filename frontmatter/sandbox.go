@@ -181,46 +181,21 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// limitField is a field of Limits with its minimum and maximum.
+// limitField is a field of Limits for a row of backend.LimitTable.
 type limitField struct {
-	name        string
-	value       *int64
-	least, most int64
+	name  string
+	value *int64
 }
 
 // fields returns the fields for the rows of backend.LimitTable, with their names in files.
 func (l *Limits) fields() []limitField {
-	list := []limitField{
-		{"cpu_millicores", &l.CPUMillicores, 0, 0},
-		{"memory_mb", &l.MemoryMB, 0, 0},
-		{"pids", &l.PIDs, 0, 0},
-		{"workspace_mb", &l.WorkspaceMB, 0, 0},
-		{"shm_mb", &l.ShmMB, 0, 0},
-	}
-	for i, f := range list {
-		list[i].least, list[i].most = backend.LimitNamed(f.name).Bounds()
-	}
-	return list
-}
-
-// older returns the first-generation fields.
-func (l *Limits) older() []limitField {
 	return []limitField{
-		{"timeout_seconds", &l.TimeoutSeconds, 1, maxIdleSeconds},
-		{"exec_timeout_seconds", &l.ExecTimeoutSeconds, 1, maxExecSeconds},
+		{"cpu_millicores", &l.CPUMillicores},
+		{"memory_mb", &l.MemoryMB},
+		{"pids", &l.PIDs},
+		{"workspace_mb", &l.WorkspaceMB},
+		{"shm_mb", &l.ShmMB},
 	}
-}
-
-// timeout is a duration in Limits with its maximum.
-type timeout struct {
-	name  string
-	value *Duration
-	most  Duration
-}
-
-// timeouts returns the durations with their names in files.
-func (l *Limits) timeouts() []timeout {
-	return []timeout{{"idle_timeout", &l.IdleTimeout, maxIdle}, {"exec_timeout", &l.ExecTimeout, maxExec}}
 }
 
 // Backend returns the limits that an engine enforces.
@@ -407,13 +382,19 @@ func (c *checker) env(env map[string]string) {
 }
 
 func (c *checker) limits(l Limits) {
-	for _, f := range append(l.fields(), l.older()...) {
-		c.within("limits."+f.name, *f.value, f.least, f.most)
+	for _, f := range l.fields() {
+		least, most := backend.LimitNamed(f.name).Bounds()
+		c.within("limits."+f.name, *f.value, least, most)
 	}
-	for _, t := range l.timeouts() {
-		if d := *t.value; d != 0 && (d < minTimeout || d > t.most) {
-			c.Add("limits."+t.name, "", "limits.%s must be %s to %s, not %s", t.name, minTimeout, t.most, d)
-		}
+	c.within("limits.timeout_seconds", l.TimeoutSeconds, 1, maxIdleSeconds)
+	c.within("limits.exec_timeout_seconds", l.ExecTimeoutSeconds, 1, maxExecSeconds)
+	c.timeout("limits.idle_timeout", l.IdleTimeout, maxIdle)
+	c.timeout("limits.exec_timeout", l.ExecTimeout, maxExec)
+}
+
+func (c *checker) timeout(field string, d, most Duration) {
+	if d != 0 && (d < minTimeout || d > most) {
+		c.Add(field, "", "%s must be %s to %s, not %s", field, minTimeout, most, d)
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/firebase/genkit/go/core/api"
 	"github.com/firebase/genkit/go/core/tracing"
 	"github.com/firebase/genkit/go/genkit"
-	"go.opentelemetry.io/otel/metric"
 
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/frontmatter"
@@ -132,7 +131,8 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 			return AgentResult{}, fmt.Errorf("agent %s (%s): %w", a.name, a.doc.File, err)
 		}
 	}
-	if p := pluginOf(a.g); p != nil {
+	p := pluginOf(a.g)
+	if p != nil {
 		if err := wish.CheckIsolation(p.toolbox().manager, a.doc); err != nil {
 			return AgentResult{}, fmt.Errorf("agent %s: %w", a.name, err)
 		}
@@ -146,7 +146,7 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	ctx, span := telemetry.StartOperation(ctx, tracing.TracerProvider(), semconv.InvokeAgent, semconv.AgentName, a.name,
 		telemetry.KeyRunID.String(run.ID), telemetry.Text(telemetry.KeyAgent, a.name), semconv.ConversationID.String(run.ID))
 	defer func() { telemetry.End(span, err) }()
-	if p := pluginOf(a.g); !bound && p != nil {
+	if !bound && p != nil {
 		defer (&binding{box: p.toolbox()}).endRun(ctx, run)
 	}
 	if o.OnApproval != nil {
@@ -159,13 +159,21 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	_, model, _ := strings.Cut(req.Model, "/")
 	span.SetAttributes(telemetry.Text(telemetry.KeyModel, req.Model), telemetry.Text(semconv.RequestModel, cmp.Or(model, req.Model)))
 	opening := &opening{}
-	defer func() {
-		opening.mu.Lock()
-		defer opening.mu.Unlock()
-		res.Evidence = slices.Clone(opening.used)
-	}()
+	defer func() { res.Evidence = opening.evidence() }()
 	ctx = context.WithValue(context.WithValue(ctx, openingKey{}, opening), agentKey{}, a)
 	ctx = audit.With(ctx, func(r *audit.Record) { r.Run, r.Agent = cmp.Or(r.Run, run.ID), a.name })
+	res, err = a.generate(ctx, req, o)
+	if err == nil && !bound {
+		res.Outputs, err = a.outputs(ctx, run)
+	}
+	if err != nil {
+		return res, a.explain(ctx, req, err)
+	}
+	return res, nil
+}
+
+// generate runs the model, or the coding agent that replaces it, and returns the answer.
+func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions, o RunOptions) (res AgentResult, err error) {
 	w := &watcher{onTool: o.OnTool}
 	x := &execution{agent: a.name, file: a.doc.File, model: req.Model, turns: o.MaxTurns, watch: w}
 	if a.coding() {
@@ -174,16 +182,10 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	}
 	call, err := a.recorded(ctx, req, w)
 	if err != nil {
-		return AgentResult{}, a.explain(ctx, req, err)
+		return res, err
 	}
 	call.Use = append(call.Use, w.ref())
-	defer func() {
-		named := metric.WithAttributes(telemetry.Text(semconv.AgentName, a.name))
-		telemetry.Counts(semconv.MetricInferenceCalls).Record(ctx, int64(w.turns), named)
-		telemetry.Counts(semconv.MetricToolCalls).Record(ctx, int64(w.calls), named)
-		span.SetAttributes(semconv.InputTokens.Int(w.input), semconv.OutputTokens.Int(w.output),
-			telemetry.KeyTurns.Int(w.turns), telemetry.KeyToolCalls.Int(w.calls))
-	}()
+	defer w.report(ctx, a.name)
 	resp, err := genkit.GenerateWithRequest(ctx, a.g, call, nil, stream(o.OnText))
 	res = AgentResult{Model: x.model, Turns: w.turns, ToolCalls: w.calls}
 	res.InputTokens, res.OutputTokens, res.CachedTokens = w.input, w.output, w.cached
@@ -192,24 +194,18 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 		err = a.limited(x, err)
 	}
 	if err != nil {
-		return res, a.explain(ctx, req, err)
+		return res, err
 	}
 	res.Text, res.FinishReason = resp.Text(), string(resp.FinishReason)
+	opening, _ := ctx.Value(openingKey{}).(*opening)
 	if err := opening.err.Load(); err != nil && *err != nil {
-		return res, a.explain(ctx, req, fmt.Errorf("cannot open the sandbox: %w", *err))
+		return res, fmt.Errorf("cannot open the sandbox: %w", *err)
 	}
 	if err := finished(resp); err != nil {
-		return res, a.explain(ctx, req, err)
+		return res, err
 	}
-	if res.Output, err = a.parse(resp); err != nil {
-		return res, a.explain(ctx, req, err)
-	}
-	if !bound {
-		if res.Outputs, err = a.outputs(ctx, run); err != nil {
-			return res, a.explain(ctx, req, err)
-		}
-	}
-	return res, nil
+	res.Output, err = a.parse(resp)
+	return res, err
 }
 
 // recorded returns a copy of req that records the conversation, if ctx has a recorder for the agent. If an earlier
@@ -245,6 +241,13 @@ type opening struct {
 
 	mu   sync.Mutex         // guards used
 	used []sandbox.Evidence // AgentResult.Evidence
+}
+
+// evidence returns AgentResult.Evidence.
+func (o *opening) evidence() []sandbox.Evidence {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.used)
 }
 
 type (

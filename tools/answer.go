@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/firebase/genkit/go/ai"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/executor"
@@ -105,6 +106,15 @@ func (w *watcher) tool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext) 
 	}
 	w.tell(event)
 	return resp, err
+}
+
+// report records the counters in the metrics and in the span of ctx.
+func (w *watcher) report(ctx context.Context, agent string) {
+	named := metric.WithAttributes(telemetry.Text(semconv.AgentName, agent))
+	telemetry.Counts(semconv.MetricInferenceCalls).Record(ctx, int64(w.turns), named)
+	telemetry.Counts(semconv.MetricToolCalls).Record(ctx, int64(w.calls), named)
+	trace.SpanFromContext(ctx).SetAttributes(semconv.InputTokens.Int(w.input), semconv.OutputTokens.Int(w.output),
+		telemetry.KeyTurns.Int(w.turns), telemetry.KeyToolCalls.Int(w.calls))
 }
 
 // Limits for the tool calls reported by a coding agent.

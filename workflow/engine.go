@@ -23,10 +23,9 @@ import (
 	"github.com/workcell-dev/workcell/session/transfer"
 )
 
-// Defaults of Options.
 const (
-	defaultStopGrace    = 15 * time.Second
-	defaultCloseTimeout = 2 * time.Minute
+	defaultStopGrace = 15 * time.Second
+	closeTimeout     = 2 * time.Minute // for a run's sandboxes
 )
 
 // AgentRunner runs the agents of workflows.
@@ -97,8 +96,6 @@ type Options struct {
 	OnPull func(backend.PullProgress)
 	// StopGrace is how long a canceled step may take to return. If zero, it is 15 seconds.
 	StopGrace time.Duration
-	// CloseTimeout is the timeout for closing a run's sandboxes. If zero, it is 2 minutes.
-	CloseTimeout time.Duration
 }
 
 // Engine runs workflows. It is safe for concurrent use.
@@ -118,7 +115,6 @@ func NewEngine(manager *session.Manager, agents AgentRunner, opts *Options) *Eng
 	e.opts.TracerProvider = cmp.Or(e.opts.TracerProvider, otel.GetTracerProvider())
 	e.opts.Logger = cmp.Or(e.opts.Logger, slog.New(slog.DiscardHandler))
 	e.opts.StopGrace = cmp.Or(e.opts.StopGrace, defaultStopGrace)
-	e.opts.CloseTimeout = cmp.Or(e.opts.CloseTimeout, defaultCloseTimeout)
 	return e
 }
 

@@ -436,7 +436,7 @@ func (ex *execution) closeIsolated(ctx context.Context, name string) {
 	if r.manager == nil || r.base.Retention > 0 || interrupted(ctx) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.opts.CloseTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if err := r.manager.CloseSession(ctx, r.scope().Key(name), session.CloseOptions{}); err != nil {
 		r.opts.Logger.Warn("cannot close an isolated sandbox yet, retrying at the end of the run", "run", r.result.RunID, "error", err)

@@ -6,9 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"sync"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/rules"
@@ -25,18 +23,17 @@ type attempts struct {
 	place   string // digest of the attempt's place; suffix of the snapshots' names
 	decided bool   // the winner was chosen before an interruption, so the items' sandboxes do not change
 
-	mu    sync.Mutex // guards the fields below
-	names []string   // names of the items' sandboxes
-	kept  map[int]string
+	names []string // names of the items' sandboxes; empty for items without one
+	keep  []bool   // whether the items' files may be kept
 }
 
-// newAttempts saves the state with which the items start.
-func (ex *execution) newAttempts(ctx context.Context) (*attempts, error) {
+// newAttempts saves the state with which n items start.
+func (ex *execution) newAttempts(ctx context.Context, n int) (*attempts, error) {
 	origin, err := ex.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	a := &attempts{ex: ex, origin: origin, place: ex.digest(ex.attempts), kept: map[int]string{}}
+	a := &attempts{ex: ex, origin: origin, place: ex.digest(ex.attempts), names: make([]string, n), keep: make([]bool, n)}
 	list, _, err := origin.Snapshots(ctx)
 	if err != nil {
 		return nil, err
@@ -51,24 +48,13 @@ func (ex *execution) newAttempts(ctx context.Context) (*attempts, error) {
 }
 
 // begin creates the sandbox of an item.
-func (a *attempts) begin(ctx context.Context, name string) error {
+func (a *attempts) begin(ctx context.Context, i int, name string) error {
 	if a.decided {
 		return nil
 	}
-	a.mu.Lock()
-	a.names = append(a.names, name)
-	a.mu.Unlock()
+	a.names[i] = name
 	_, _, err := a.origin.ForkAs(ctx, rules.ForkBase+a.place, a.ex.run.scope().Key(name))
 	return err
-}
-
-// note records whether an item's files may be kept.
-func (a *attempts) note(i int, name string, keep bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if keep {
-		a.kept[i] = name
-	}
 }
 
 // settle copies the files of the first item to keep into the original sandbox. If an item is kept, failures of other
@@ -78,11 +64,11 @@ func (a *attempts) settle(ctx context.Context, failed error) error {
 	if errors.As(failed, &final) && final.Final {
 		return failed
 	}
-	if kept := slices.Sorted(maps.Keys(a.kept)); len(kept) > 0 {
+	if first := slices.Index(a.keep, true); first >= 0 {
 		if a.decided {
 			return a.origin.Rollback(ctx, rules.ForkKept+a.place)
 		}
-		winner, err := a.ex.run.manager.Get(a.ex.run.scope().Key(a.kept[kept[0]]))
+		winner, err := a.ex.run.manager.Get(a.ex.run.scope().Key(a.names[first]))
 		if err != nil {
 			return err
 		}
@@ -101,7 +87,7 @@ func (a *attempts) settle(ctx context.Context, failed error) error {
 
 // end closes the items' sandboxes.
 func (a *attempts) end(ctx context.Context) {
-	for _, name := range a.names {
+	for _, name := range slices.DeleteFunc(a.names, func(name string) bool { return name == "" }) {
 		a.ex.closeIsolated(ctx, name)
 	}
 }
@@ -112,7 +98,7 @@ func (ex *execution) dropForks(ctx context.Context) {
 	if !ok || !b.fork || ex.run.manager == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ex.run.opts.CloseTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	origin, err := ex.run.manager.Get(ex.run.scope().Key(ex.session))
 	if err != nil { // the sandbox does not exist or was lost
@@ -155,7 +141,7 @@ func (ex *execution) forkName(place string) string {
 
 // runForks implements runItems for a for_each with fork.
 func (b *fanBody) runForks(ctx context.Context, ex *execution, items []any) (result, error) {
-	a, err := ex.newAttempts(ctx)
+	a, err := ex.newAttempts(ctx, len(items))
 	if err != nil {
 		return result{}, fmt.Errorf("cannot fork the sandbox: %w", err)
 	}
@@ -163,11 +149,11 @@ func (b *fanBody) runForks(ctx context.Context, ex *execution, items []any) (res
 	outs, errs := ex.fanOut(ctx, len(items), b, func(ctx context.Context, i int) (any, error) {
 		place := fmt.Sprintf("%s[%d]", ex.place(), i)
 		name := ex.forkName(place)
-		if err := a.begin(ctx, name); err != nil {
+		if err := a.begin(ctx, i, name); err != nil {
 			return nil, err
 		}
 		out, keep, err := ex.inBranch(ctx, b.branches[0], place, name, b.itemVars(items, i))
-		a.note(i, name, err == nil && keep)
+		a.keep[i] = err == nil && keep
 		return out, err
 	})
 	err = itemError(errs)

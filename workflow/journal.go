@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
@@ -128,31 +129,13 @@ func (e *Entry) UnmarshalJSON(data []byte) error {
 
 // pointed copies plain data for JSON and writes every float with a decimal point.
 func pointed(v any) any {
-	switch v := v.(type) {
-	case float64:
-		if v == math.Trunc(v) && math.Abs(v) < 1e21 { // larger floats have an exponent
-			return json.Number(strconv.FormatFloat(v, 'f', 1, 64))
+	return expr.Map(v, func(leaf any) any {
+		f, ok := leaf.(float64)
+		if !ok || f != math.Trunc(f) || math.Abs(f) >= 1e21 { // larger floats have an exponent
+			return leaf
 		}
-	case map[string]any:
-		if v == nil {
-			return v
-		}
-		out := make(map[string]any, len(v))
-		for k, e := range v {
-			out[k] = pointed(e)
-		}
-		return out
-	case []any:
-		if v == nil {
-			return v
-		}
-		out := make([]any, len(v))
-		for i, e := range v {
-			out[i] = pointed(e)
-		}
-		return out
-	}
-	return v
+		return json.Number(strconv.FormatFloat(f, 'f', 1, 64))
+	})
 }
 
 // numbers converts the numbers of decoded JSON to the types of expressions.

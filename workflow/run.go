@@ -292,7 +292,7 @@ func (r *run) cleanUp(ctx context.Context) error {
 	if r.manager == nil || r.opts.Within != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.opts.CloseTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	err := r.manager.CloseScope(ctx, r.scope().Scope())
 	ev := Event{Kind: EventCleanup}
@@ -353,12 +353,4 @@ func (r *run) emit(ctx context.Context, ev Event) {
 	if r.stream != nil && r.stream(ctx, ev) != nil {
 		r.stream = nil // the listener has disconnected; the run continues
 	}
-}
-
-// remember adds to the size of the run's state.
-func (r *run) remember(bytes int) error {
-	if r.held.Add(int64(bytes)) > maxStateBytes {
-		return &Error{Code: codeLimit, Message: fmt.Sprintf("the run's data exceeds %d MiB", maxStateBytes>>20), Err: ErrLimit, Final: true}
-	}
-	return nil
 }

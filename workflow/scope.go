@@ -100,10 +100,15 @@ func (sc *scope) assign(values map[string]any) error {
 
 func (sc *scope) rememberVars() error { return sc.account("", expr.Size(sc.vars)) }
 
+// account updates the size of the run's state after a change of an output or of the variables.
 func (sc *scope) account(key string, size int) error {
 	grown := size - sc.held[key]
 	sc.held[key] = size
-	return sc.run.remember(grown)
+	if sc.run.held.Add(int64(grown)) > maxStateBytes {
+		message := fmt.Sprintf("the run's data exceeds %d MiB", maxStateBytes>>20)
+		return &Error{Code: codeLimit, Message: message, Err: ErrLimit, Final: true}
+	}
+	return nil
 }
 
 // in returns the name of the sandbox for a place in a run. around is the name of the enclosing sandbox. An isolated

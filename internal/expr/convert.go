@@ -206,22 +206,25 @@ func whole(f float64) (any, error) {
 }
 
 // Clone returns a deep copy of plain data, for callers that may modify it.
-func Clone(v any) any {
+func Clone(v any) any { return Map(v, func(leaf any) any { return leaf }) }
+
+// Map returns a deep copy of plain data in which every value except lists and maps is replaced by f.
+func Map(v any, f func(leaf any) any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for k, e := range v {
-			out[k] = Clone(e)
+			out[k] = Map(e, f)
 		}
 		return out
 	case []any:
 		out := make([]any, len(v))
 		for i, e := range v {
-			out[i] = Clone(e)
+			out[i] = Map(e, f)
 		}
 		return out
 	}
-	return v
+	return f(v)
 }
 
 // Size estimates the size of plain data in bytes.

@@ -364,23 +364,20 @@ func (a Approval) Value() (driver.Value, error) {
 // Scan implements [database/sql.Scanner].
 func (a *Approval) Scan(data any) error { return json.Unmarshal(fmt.Append(nil, data), a) }
 
-// answered is the error of Answer for a call with an answer.
-type answered string
-
-func (e answered) Error() string { return string(e) }
-func (e answered) Unwrap() error { return backend.ErrExists }
-
 // NotAnswered returns the error of Answer for a call that it did not change. If an earlier attempt may have succeeded,
 // retried is true.
 func NotAnswered(ctx context.Context, s Store, a Approval, retried bool) error {
 	list, err := s.Approvals(ctx, a.ID)
+	answered := func(format string, args ...any) error {
+		return &sanitize.Error{Text: fmt.Sprintf("approval request "+format, args...), Err: backend.ErrExists}
+	}
 	switch {
 	case err != nil || retried && len(list) > 0 && list[0].Reply == a.Reply:
 		return err
 	case len(list) == 0:
 		return fmt.Errorf("approval request %s: %w", a.ID, backend.ErrNotFound)
 	case list[0].Answer == "":
-		return answered("approval request " + a.ID + " has timed out")
+		return answered("%s has timed out", a.ID)
 	}
-	return answered(fmt.Sprintf("approval request %s was already %s by %s", a.ID, list[0].Answer, list[0].By))
+	return answered("%s was already %s by %s", a.ID, list[0].Answer, list[0].By)
 }
