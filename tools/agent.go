@@ -291,11 +291,7 @@ func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions)
 	req.ToolChoice = ai.ToolChoice(a.doc.Meta.ToolChoice)
 	req.StepName = "agent:" + a.name
 	if a.doc.Sandbox == nil {
-		ref, err := guardRef(pluginOf(a.g))
-		if err != nil {
-			return nil, err
-		}
-		req.Use = append([]*ai.MiddlewareRef{ref}, req.Use...)
+		req.Use = append([]*ai.MiddlewareRef{guardRef(pluginOf(a.g))}, req.Use...)
 	}
 	return req, nil
 }
@@ -323,7 +319,7 @@ func provider(model string) string {
 }
 
 // guardRef returns the guard middleware, which tolerates mistakes of the model, for agents without a sandbox.
-func guardRef(p *Plugin) (*ai.MiddlewareRef, error) {
+func guardRef(p *Plugin) *ai.MiddlewareRef {
 	box := newToolbox(&Plugin{})
 	if p != nil {
 		box = p.toolbox()
@@ -333,7 +329,7 @@ func guardRef(p *Plugin) (*ai.MiddlewareRef, error) {
 	return local("workcell/guard", &ai.Hooks{
 		Tools:     []ai.Tool{b.unknownTool()},
 		WrapModel: g.wrapModel, WrapTool: g.wrapTool,
-	}), nil
+	})
 }
 
 // local returns a middleware reference to hooks for one Generate call.

@@ -40,10 +40,9 @@ func CheckAgent(file string) (*frontmatter.Document, error) {
 		}
 		source = string(out)
 	}
-	c.errs = append(c.errs, checkSource(doc, source)...)
-	if err := c.contract(source); err != nil && len(c.errs) == 0 {
-		return nil, err
-	}
+	parsed, errs := checkSource(doc, source)
+	c.errs = append(c.errs, errs...)
+	c.contract(parsed)
 	if err := c.partials(); err != nil {
 		return nil, err
 	}
@@ -104,11 +103,7 @@ func (c *agentCheck) names() {
 }
 
 // contract checks the declared input and output.
-func (c *agentCheck) contract(source string) error {
-	parsed, err := parseSource(source)
-	if err != nil {
-		return err
-	}
+func (c *agentCheck) contract(parsed dotprompt.ParsedPrompt) {
 	format := parsed.Output.Format
 	var formats []string
 	for _, f := range ai.DEFAULT_FORMATS {
@@ -127,7 +122,6 @@ func (c *agentCheck) contract(source string) error {
 	if format != ai.OutputFormatText { // the text format ignores the schema
 		c.schema(parsed.Output.Schema, "output.schema")
 	}
-	return nil
 }
 
 // partials checks the partials that the agent's template includes.

@@ -94,14 +94,6 @@ func (b *binding) endHostCalls(ctx context.Context) {
 	}
 }
 
-// index returns the description of the host tools for a model. Without host tools, it is empty.
-func (h *hostCalls) index() string {
-	if h == nil {
-		return ""
-	}
-	return h.set.Index()
-}
-
 // hostGrant is the access of one command to the host tools.
 type hostGrant struct {
 	at     *hosttools.Attachment
@@ -170,7 +162,10 @@ func (b *binding) sweep(ctx context.Context, g *hostGrant) {
 // hostNote returns a note for the model that explains how code calls the host tools and lists them. Without host tools,
 // it is empty.
 func (b *binding) hostNote() string {
-	index := b.hosts.index()
+	if b.hosts == nil {
+		return ""
+	}
+	index := b.hosts.set.Index()
 	if index == "" {
 		return ""
 	}

@@ -29,7 +29,7 @@ func CheckPrompt(name string, src []byte) (*frontmatter.Document, error) {
 	if err != nil {
 		return nil, err
 	}
-	if errs := checkSource(doc, string(out)); len(errs) > 0 {
+	if _, errs := checkSource(doc, string(out)); len(errs) > 0 {
 		return nil, errs
 	}
 	return doc, nil
@@ -63,8 +63,8 @@ func checkReach(doc *frontmatter.Document, parsed dotprompt.ParsedPrompt) (errs 
 
 var templateLine = regexp.MustCompile(`(?i)line (\d+)`)
 
-// checkSource checks the source that Genkit gets. It compiles the template, as Genkit does for every call.
-func checkSource(doc *frontmatter.Document, source string) (errs frontmatter.Errors) {
+// checkSource parses and checks the source that Genkit gets. It compiles the template, as Genkit does for every call.
+func checkSource(doc *frontmatter.Document, source string) (parsed dotprompt.ParsedPrompt, errs frontmatter.Errors) {
 	if doc.Sandbox != nil && doc.Sandbox.HostTools != nil {
 		for _, p := range hosttools.ConditionProblems(*doc.Sandbox.HostTools) {
 			errs = append(errs, doc.Problem("sandbox.host_tools."+p.Field, p.Hint, "%s", p.Message))
@@ -75,7 +75,7 @@ func checkSource(doc *frontmatter.Document, source string) (errs frontmatter.Err
 		errs, err = append(errs, checkReach(doc, parsed)...), compile(parsed.Template)
 	}
 	if err == nil {
-		return errs
+		return parsed, errs
 	}
 	text := oneLine(err.Error())
 	line := doc.BodyLine
@@ -87,7 +87,7 @@ func checkSource(doc *frontmatter.Document, source string) (errs frontmatter.Err
 		}
 	}
 	text = "cannot read the template: " + text
-	return append(errs, &frontmatter.Error{File: doc.File, Line: line, Message: text})
+	return parsed, append(errs, &frontmatter.Error{File: doc.File, Line: line, Message: text})
 }
 
 // parseSource parses a prompt file like Genkit.

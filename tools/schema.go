@@ -16,6 +16,16 @@ type inSandbox struct {
 
 func (in *inSandbox) args() toolspec.Args { return toolspec.Args{SandboxID: &in.SandboxID} }
 
+// inFile is the part of an input that selects a file.
+type inFile struct {
+	inSandbox
+	Path string `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
+}
+
+func (in *inFile) args() toolspec.Args {
+	return toolspec.Args{SandboxID: &in.SandboxID, Files: map[string]int64{in.Path: 0}}
+}
+
 // done is the output of a tool without a result.
 type done struct {
 	toolspec.Result
@@ -216,8 +226,7 @@ type execKillOutput struct {
 }
 
 type fsWriteInput struct {
-	inSandbox
-	Path        string  `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
+	inFile
 	Contents    *string `json:"contents,omitempty" jsonschema_description:"text of the file; this or contents_b64"`
 	ContentsB64 *string `json:"contents_b64,omitempty" jsonschema_description:"bytes of the file, base64; this or contents"`
 	Mode        string  `json:"mode,omitempty" jsonschema_description:"permissions in octal, such as 0755; default: the replaced file's, else 0644"`
@@ -244,15 +253,10 @@ type fsWriteOutput struct {
 }
 
 type fsEditInput struct {
-	inSandbox
-	Path       string  `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
+	inFile
 	OldString  string  `json:"old_string" jsonschema_description:"the text to replace, exactly as in the file, including white space; it must occur once, so add surrounding lines if needed"`
 	NewString  *string `json:"new_string" jsonschema_description:"the replacement text; empty deletes it"`
 	ReplaceAll bool    `json:"replace_all,omitempty" jsonschema_description:"replace every occurrence"`
-}
-
-func (in *fsEditInput) args() toolspec.Args {
-	return toolspec.Args{SandboxID: &in.SandboxID, Files: map[string]int64{in.Path: 0}}
 }
 
 // fsEditOutput is the output of sandbox_fs_edit. If the number of occurrences is wrong, it has an Error, Matches, and
@@ -267,16 +271,11 @@ type fsEditOutput struct {
 }
 
 type fsReadInput struct {
-	inSandbox
-	Path       string `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
-	MaxBytes   int64  `json:"max_bytes,omitempty" jsonschema_description:"maximum number of bytes to read"`
-	Offset     int64  `json:"offset,omitempty" jsonschema_description:"start at this byte; not together with lines"`
-	LineOffset int64  `json:"line_offset,omitempty" jsonschema_description:"start at this line, counted from 1"`
-	LineLimit  int64  `json:"line_limit,omitempty" jsonschema_description:"maximum number of lines to read"`
-}
-
-func (in *fsReadInput) args() toolspec.Args {
-	return toolspec.Args{SandboxID: &in.SandboxID, Files: map[string]int64{in.Path: 0}}
+	inFile
+	MaxBytes   int64 `json:"max_bytes,omitempty" jsonschema_description:"maximum number of bytes to read"`
+	Offset     int64 `json:"offset,omitempty" jsonschema_description:"start at this byte; not together with lines"`
+	LineOffset int64 `json:"line_offset,omitempty" jsonschema_description:"start at this line, counted from 1"`
+	LineLimit  int64 `json:"line_limit,omitempty" jsonschema_description:"maximum number of lines to read"`
 }
 
 type fsReadOutput struct {
