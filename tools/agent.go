@@ -415,14 +415,3 @@ func (a *Agent) Document() *frontmatter.Document { return a.doc }
 func RequestOver(s frontmatter.Sandbox, base session.Request) (req session.Request, fields []string) {
 	return (&binding{cfg: s}).request(session.WithBase(context.Background(), base), s.Runtime)
 }
-
-// SharedSandbox returns the request for the sandbox that the agent shares with its run. It returns false if the agent
-// has no sandbox, or a private sandbox.
-func (a *Agent) SharedSandbox() (session.Request, bool) {
-	s := a.doc.Sandbox
-	if s == nil || !s.Mode.Lasting() || s.Session != "" && s.Session != frontmatter.SessionDefault {
-		return session.Request{}, false
-	}
-	req, _ := (&binding{cfg: *s}).request(context.Background(), s.Runtime)
-	return req, true
-}

@@ -56,6 +56,20 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	return result{output: out.Output, has: true, last: true}, nil
 }
 
+// sharedSandbox returns the request for the sandbox that the agent shares with its run. It returns false if the agent's
+// file is unknown, or if the agent has no sandbox or a private one.
+func (b *agentBody) sharedSandbox() (session.Request, bool) {
+	if b.file == nil || b.file.Sandbox == nil {
+		return session.Request{}, false
+	}
+	s := *b.file.Sandbox
+	if !s.Mode.Lasting() || s.Session != "" && s.Session != frontmatter.SessionDefault {
+		return session.Request{}, false
+	}
+	req, _ := tools.RequestOver(s, session.Request{})
+	return req, true
+}
+
 // ForAgent returns a workflow with one step that runs an agent. The workflow's ID is the agent's name, which the
 // AgentRunner must know. The run has the agent's input and outputs.
 func ForAgent(doc *frontmatter.Document) *Workflow {
@@ -79,10 +93,7 @@ func (wf *Workflow) Agent() *frontmatter.Document { return wf.agent }
 // not changed.
 type Agents map[string]*tools.Agent
 
-var (
-	_ AgentRunner      = Agents(nil)
-	_ SandboxDescriber = Agents(nil)
-)
+var _ AgentRunner = Agents(nil)
 
 // File returns the file of an agent. Use it as LoadOptions.Agents.
 func (a Agents) File(name string) (*frontmatter.Document, error) {
@@ -111,12 +122,4 @@ func OutputOf(res tools.AgentResult) AgentOutput {
 		}
 	}
 	return out
-}
-
-// AgentSandbox returns the request for the sandbox that an agent shares with its run.
-func (a Agents) AgentSandbox(name string) (session.Request, bool) {
-	if a[name] == nil {
-		return session.Request{}, false
-	}
-	return a[name].SharedSandbox()
 }

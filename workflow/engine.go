@@ -51,14 +51,6 @@ type AgentOutput struct {
 	Evidence []sandbox.Evidence
 }
 
-// SandboxDescriber is an optional interface of an AgentRunner that knows the sandbox requests of agents. If a step of
-// type exec runs before any agent, it creates the shared sandbox that the workflow's first agent requests.
-type SandboxDescriber interface {
-	// AgentSandbox returns the agent's request for a shared sandbox. If the agent uses no sandbox or an isolated one, it
-	// returns false.
-	AgentSandbox(name string) (session.Request, bool)
-}
-
 // Options configure an Engine.
 type Options struct {
 	// Journal records runs, so that they can be resumed. If nil, runs are not recorded.

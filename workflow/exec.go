@@ -142,8 +142,7 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 // workflow or one of its agents requests the same network.
 func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request) (*session.Session, bool, error) {
 	req.Mode = session.OpenAsIs
-	describer, ok := r.agents.(SandboxDescriber)
-	if _, err := r.manager.Get(key); !ok || r.past == nil && err != nil { // otherwise a lost sandbox may be recreated
+	if _, err := r.manager.Get(key); r.past == nil && err != nil { // otherwise a lost sandbox may be recreated
 		return r.manager.Open(ctx, key, req)
 	}
 	list, err := r.manager.List(ctx)
@@ -153,7 +152,7 @@ func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request
 	for _, info := range list {
 		for _, s := range r.wf.all {
 			if b, ok := s.body.(*agentBody); ok && info.Key == key {
-				wish, _ := describer.AgentSandbox(b.agent)
+				wish, _ := b.sharedSandbox()
 				wish = wish.WithDefaults(r.base)
 				network := cmp.Or(wish.Network, backend.NetworkNone)
 				if wish.Egress.Equal(info.Egress) && network == cmp.Or(info.Network, backend.NetworkNone) {
@@ -170,13 +169,13 @@ func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request
 // sandbox. Without such an agent, the image is plain Debian.
 func (r *run) sandboxRequest(name string) session.Request {
 	req := r.base
-	if describer, ok := r.agents.(SandboxDescriber); ok && req.Image == "" {
+	if req.Image == "" {
 		for _, s := range r.wf.all {
 			b, ok := s.body.(*agentBody)
 			if !ok || s.sandbox.isolated || s.sandbox.name != name {
 				continue
 			}
-			if wish, ok := describer.AgentSandbox(b.agent); ok {
+			if wish, ok := b.sharedSandbox(); ok {
 				req = wish.WithDefaults(req)
 				break
 			}

@@ -20,7 +20,8 @@ const maxFileBytes = 1 << 20
 type LoadOptions struct {
 	// Agents returns the file of an agent. If the agent does not exist, Agents returns an error whose text becomes part of
 	// the message. A nil document means that the agent's file is unknown or unreadable. If Agents is nil, every name is
-	// accepted.
+	// accepted. If a step of type exec runs before any agent, it creates the shared sandbox that the first agent with a
+	// known file requests.
 	Agents func(name string) (*frontmatter.Document, error)
 }
 

@@ -56,8 +56,8 @@ func script(answers map[string][]any) agents {
 	}
 }
 
-// parse loads a workflow. The source may omit everything before the steps.
-func parse(t testing.TB, src string) *workflow.Workflow {
+// parse loads a workflow. The source may omit everything before the steps. sandbox is the `sandbox:` of agent x.
+func parse(t testing.TB, src string, sandbox ...string) *workflow.Workflow {
 	t.Helper()
 	src = strings.TrimLeft(src, "\n")
 	if strings.HasPrefix(src, "  - ") {
@@ -66,7 +66,11 @@ func parse(t testing.TB, src string) *workflow.Workflow {
 	if !strings.HasPrefix(src, "id: ") {
 		src = "id: w\n" + src
 	}
-	wf, err := workflow.Parse("test.yaml", []byte(src), nil)
+	opts := &workflow.LoadOptions{}
+	if len(sandbox) > 0 {
+		opts.Agents = agentFiles(map[string]string{"x": sandbox[0]})
+	}
+	wf, err := workflow.Parse("test.yaml", []byte(src), opts)
 	if err != nil {
 		t.Fatal(err)
 	}

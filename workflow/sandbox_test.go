@@ -300,14 +300,6 @@ steps: [{id: a, type: exec, command: "true"}, {id: b, type: exec, command: "true
 	}
 }
 
-// describer is an AgentRunner that knows its agents' sandbox requests.
-type describer struct {
-	agents
-	req session.Request
-}
-
-func (d describer) AgentSandbox(string) (session.Request, bool) { return d.req, true }
-
 // TestCommandBeforeAgent verifies that a first command creates the sandbox that the first agent will request.
 func TestCommandBeforeAgent(t *testing.T) {
 	t.Parallel()
@@ -317,9 +309,9 @@ sandbox: {env: {FROM: workflow}}
 steps:
   - {id: a, type: exec, command: "echo $FROM $AGENT"}
   - {id: b, type: agent, agent: x}
-  - {id: c, type: end, output: "${ steps.a.output.stdout }"}`)
+  - {id: c, type: end, output: "${ steps.a.output.stdout }"}`, "{mode: code, image: "+image+", env: {AGENT: x}}")
 	req := session.Request{Image: image, Env: map[string]string{"AGENT": "x"}}
-	res, err := workflow.NewEngine(m, describer{agents(func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
+	res, err := workflow.NewEngine(m, agents(func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
 		run, _ := session.RunFromContext(ctx)
 		base, _ := session.BaseFromContext(ctx)
 		_, created, err := m.Open(ctx, run.Key(session.SessionNameFromContext(ctx)), req.WithDefaults(base))
@@ -327,7 +319,7 @@ steps:
 			err = errors.New("the agent got another sandbox")
 		}
 		return workflow.AgentOutput{}, err
-	}), req}, nil).Run(t.Context(), wf, nil)
+	}), nil).Run(t.Context(), wf, nil)
 	if err != nil || res.Output != "workflow x\n" {
 		t.Errorf("Run = %+v, %v", res, err)
 	}
@@ -347,12 +339,12 @@ func (g *gateway) Refused(string, time.Time) []sandbox.EgressRefusal { return ni
 // agent's file specify.
 func TestResumedNetwork(t *testing.T) {
 	t.Parallel()
-	wf := parse(t, `
+	for host, want := range map[string]int{"a.example": 1, "b.example": 0} {
+		wf := parse(t, `
 sandbox: {image: a}
 steps:
-  - {id: a, type: exec, cmd: ["true"], allow_failure: true}
-  - {id: b, type: agent, agent: x}`)
-	for host, want := range map[string]int{"a.example": 1, "b.example": 0} {
+  - {id: b, type: agent, agent: x}
+  - {id: a, type: exec, cmd: ["true"], allow_failure: true}`, "{mode: code, network: {allow: ["+host+"]}}")
 		b, err := memory.New(nil)
 		if err != nil {
 			t.Fatal(err)
@@ -381,8 +373,7 @@ steps:
 		if err != nil {
 			t.Fatal(err)
 		}
-		x := describer{agents(echo), session.Request{Egress: sandbox.Egress{Allow: []string{host}}}}
-		res, err := workflow.NewEngine(second, x, nil).Resume(t.Context(), wf, []workflow.Entry{e})
+		res, err := workflow.NewEngine(second, agents(echo), nil).Resume(t.Context(), wf, []workflow.Entry{e})
 		if len(gate.opened) != want || (err == nil) != (want == 0) {
 			t.Errorf("%s: opened %v, %+v, %v", host, gate.opened, res, err)
 		}

@@ -69,7 +69,7 @@ type Host struct {
 	traced  string // run whose spans are stored; empty for none
 }
 
-var _ workflow.SandboxDescriber = (*Host)(nil)
+var _ workflow.AgentRunner = (*Host)(nil)
 
 // newHost loads the agents' files and starts Genkit with the required model plugins.
 func (a *App) newHost(ctx context.Context, m *Manager, hosts *hosttools.Registry, files map[string]string) (*Host, error) {
@@ -201,15 +201,6 @@ func (h *Host) resume(entries []workflow.Entry) {
 			h.script.Played(e.RunID, e.Agent)
 		}
 	}
-}
-
-// AgentSandbox returns the request for the sandbox that an agent shares with its run.
-func (h *Host) AgentSandbox(name string) (session.Request, bool) {
-	agent := h.agents[name]
-	if agent == nil {
-		return session.Request{}, false
-	}
-	return agent.SharedSandbox()
 }
 
 // initGenkit starts Genkit without prompts of the working directory, log lines, and panics. A plugin with invalid
