@@ -115,9 +115,11 @@ type Sandbox struct {
 	PipPackages []string `json:"pip_packages,omitzero" jsonschema_description:"Python packages to install, with or without versions, such as requests>=2.31; wheels only"`
 	NpmPackages []string `json:"npm_packages,omitzero" jsonschema_description:"npm packages to install, with or without versions, such as lodash@^4; their scripts do not run"`
 	Setup       *Setup   `json:"setup,omitempty" jsonschema_description:"shell lines that install files in /opt/workcell"`
-	// Cache contains the names of host caches with files that programs would otherwise download. The operator fills them.
+	// Cache contains the names of host caches with files that programs would otherwise download. The operator fills
+	// them.
 	Cache []string `json:"cache,omitzero" jsonschema_description:"names of the host's caches that programs read, such as pip, npm, go"`
-	// Outputs are the patterns of workspace files to collect after a run of the agent. Modes code, script, and executor.
+	// Outputs are the patterns of workspace files to collect after a run of the agent. Modes code, script, and
+	// executor.
 	Outputs []string `json:"outputs,omitzero" jsonschema_description:"files below /workspace that the agent creates, as patterns; ? at the end: optional"`
 	// Ports are named ports that programs in the sandbox listen on, for users of `workcell sandbox forward`. Code mode
 	// only.

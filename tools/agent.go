@@ -55,12 +55,12 @@ type RunOptions struct {
 	MaxTurns int
 	// OnText is called with each part of the answer as it arrives. If nil, Run does not stream the answer.
 	OnText func(text string)
-	// OnTool is called when a tool call starts and when it ends. Calls may come from several goroutines at once. If nil,
-	// Run reports no tool events.
+	// OnTool is called when a tool call starts and when it ends. Calls may come from several goroutines at once. If
+	// nil, Run reports no tool events.
 	OnTool func(ToolEvent)
-	// OnApproval decides on calls of host tools whose rule requires approval. It blocks until it has a decision. It may be
-	// called from several goroutines at once. If nil, Run uses the approver of ctx (hosttools.WithApprover). If ctx has no
-	// approver either, these calls are refused.
+	// OnApproval decides on calls of host tools whose rule requires approval. It blocks until it has a decision. It may
+	// be called from several goroutines at once. If nil, Run uses the approver of ctx (hosttools.WithApprover). If ctx
+	// has no approver either, these calls are refused.
 	OnApproval hosttools.ApproverFunc
 }
 
@@ -79,8 +79,8 @@ type AgentResult struct {
 	// Output is the parsed answer. If the file has an output schema, Output conforms to it. Otherwise it is set if the
 	// answer is a JSON object, fenced or not. If neither applies, Output is nil.
 	Output any
-	// Outputs are the files listed in the file's `outputs:`, keyed by their path in the workspace. Run collects them only
-	// if it began the run. If the caller began the run, the caller collects them with transfer.Collect.
+	// Outputs are the files listed in the file's `outputs:`, keyed by their path in the workspace. Run collects them
+	// only if it began the run. If the caller began the run, the caller collects them with transfer.Collect.
 	Outputs      patch.Tree
 	Model        string
 	FinishReason string
@@ -90,7 +90,8 @@ type AgentResult struct {
 	OutputTokens int
 	CachedTokens int // input tokens from the provider's cache
 
-	// Evidence has an entry for each isolation and settings under which code of the agent ran, even if the agent failed.
+	// Evidence has an entry for each isolation and settings under which code of the agent ran, even if the agent
+	// failed.
 	Evidence []sandbox.Evidence
 
 	// Executor is the result of the coding agent that replaced the model, with the cost. It is nil in other modes.

@@ -172,8 +172,8 @@ func (w *watcher) tell(e ToolEvent) {
 	}
 }
 
-// did adds the turns and the usage of a coding agent to the counters.
-func (w *watcher) did(turns int, u model.Usage) {
+// addUsage adds the turns and the usage of a coding agent to the counters.
+func (w *watcher) addUsage(turns int, u model.Usage) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.turns += cmp.Or(turns, int(u.Requests))

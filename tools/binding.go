@@ -50,7 +50,7 @@ type binding struct {
 	interrupted pending // calls of interrupted tools
 
 	mu       sync.Mutex
-	mine     map[session.Key]*session.Session // sandboxes opened by this binding, possibly by calls of several runs
+	opened   map[session.Key]*session.Session // sandboxes opened by this binding, possibly by calls of several runs
 	released map[string]bool                  // ids released by sandbox_close
 	started  map[string][]startedExec         // by sandbox id; execs that may still have running processes
 	programs map[string]bool                  // ids of interpreter programs that were returned while still running
@@ -63,7 +63,7 @@ func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
 		box: box, cfg: cfg, fallback: session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()},
 		check:      func(context.Context, toolspec.Args) *toolspec.Error { return nil },
 		maxSeconds: maxSeconds, readBytes: defaultReadBytes, streamChars: cmp.Or(cfg.MaxStdoutBytes, maxStreamChars),
-		mine: map[session.Key]*session.Session{}, released: map[string]bool{}, started: map[string][]startedExec{},
+		opened: map[session.Key]*session.Session{}, released: map[string]bool{}, started: map[string][]startedExec{},
 		programs: map[string]bool{},
 	}
 	if cfg.Session == frontmatter.SessionIsolated {
@@ -93,9 +93,9 @@ func (b *binding) name(ctx context.Context) string {
 	return session.SessionNameFromContext(ctx)
 }
 
-// reaches reports whether the agent may use the run's sandbox with this name. An agent may always use its own sandbox.
+// mayUse reports whether the agent may use the run's sandbox with this name. An agent may always use its own sandbox.
 // It may use any other sandbox if neither of the two is isolated.
-func (b *binding) reaches(ctx context.Context, name string) bool {
+func (b *binding) mayUse(ctx context.Context, name string) bool {
 	own := b.name(ctx)
 	return name == own || b.cfg.Session != frontmatter.SessionUser && !rules.IsIsolated(own) && !rules.IsIsolated(name)
 }
@@ -135,9 +135,9 @@ func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req
 	return req, wishes
 }
 
-// asking returns ctx with the agent's request. The request determines whether this process serves the allowed hosts of
-// a joined sandbox.
-func (b *binding) asking(ctx context.Context) context.Context {
+// withRequest returns ctx with the agent's request. The request determines whether this process serves the allowed
+// hosts of a joined sandbox.
+func (b *binding) withRequest(ctx context.Context) context.Context {
 	req, _ := b.request(ctx, b.cfg.Runtime)
 	return session.WithBase(ctx, req)
 }
@@ -179,7 +179,7 @@ func (b *binding) open(ctx context.Context, name string) (s *session.Session, cr
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.mine[key] = s
+	b.opened[key] = s
 	delete(b.released, s.ID())
 	if name == b.name(ctx) {
 		b.expired = b.expired || created && b.used
@@ -213,7 +213,7 @@ func (b *binding) openAs(ctx context.Context, key session.Key, req session.Reque
 func (b *binding) inRun(ctx context.Context) map[session.Key]*session.Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	mine, scope := maps.Clone(b.mine), b.run(ctx).Scope()
+	mine, scope := maps.Clone(b.opened), b.run(ctx).Scope()
 	maps.DeleteFunc(mine, func(key session.Key, _ *session.Session) bool { return key.Scope() != scope })
 	return mine
 }
@@ -224,7 +224,7 @@ func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, err
 	b.mu.Lock()
 	released := b.released[id]
 	b.mu.Unlock()
-	if err := b.join(ctx, id); err != nil {
+	if err := b.syncSiblings(ctx, id); err != nil {
 		return nil, err
 	}
 	mine := b.inRun(ctx)
@@ -250,23 +250,23 @@ func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, err
 		WithRemediation("Pass the sandbox_id of one of them.")
 }
 
-// join adds the sandboxes that other processes opened in the run of ctx to the binding. It does nothing if the call
-// specifies an id.
-func (b *binding) join(ctx context.Context, id string) error {
+// syncSiblings adds the sandboxes that other processes opened in the run of ctx to the binding. It does nothing if the
+// call specifies an id.
+func (b *binding) syncSiblings(ctx context.Context, id string) error {
 	if !b.shared || id != "" {
 		return nil
 	}
-	list, err := b.box.manager.Join(b.asking(ctx), b.run(ctx).Scope())
+	list, err := b.box.manager.Join(b.withRequest(ctx), b.run(ctx).Scope())
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	scope := b.run(ctx).Scope()
-	maps.DeleteFunc(b.mine, func(key session.Key, s *session.Session) bool {
+	maps.DeleteFunc(b.opened, func(key session.Key, s *session.Session) bool {
 		// Drop the sandboxes that another process removed.
 		return err == nil && key.Scope() == scope && !slices.Contains(list, s)
 	})
 	for _, s := range list {
-		if !b.released[s.ID()] && b.reaches(ctx, s.Key().Name) {
-			b.mine[s.Key()] = s
+		if !b.released[s.ID()] && b.mayUse(ctx, s.Key().Name) {
+			b.opened[s.Key()] = s
 		}
 	}
 	return err
@@ -275,8 +275,8 @@ func (b *binding) join(ctx context.Context, id string) error {
 // byID returns a sandbox that the agent may use. The error is the same for an unknown id and for the id of an
 // inaccessible sandbox.
 func (b *binding) byID(ctx context.Context, id string) (*session.Session, error) {
-	s, err := b.box.manager.Lookup(b.asking(ctx), b.run(ctx).Scope(), id)
-	if errors.Is(err, backend.ErrNotFound) || err == nil && !b.reaches(ctx, s.Key().Name) {
+	s, err := b.box.manager.Lookup(b.withRequest(ctx), b.run(ctx).Scope(), id)
+	if errors.Is(err, backend.ErrNotFound) || err == nil && !b.mayUse(ctx, s.Key().Name) {
 		return nil, toolspec.Failf(toolspec.CodeNotFound, "sandbox not found in this run").
 			WithRemediation("Use the sandbox_id from sandbox_open, or omit sandbox_id.")
 	}
@@ -323,7 +323,7 @@ func isGone(err error) bool {
 // forget removes s from the binding. The caller must hold mu.
 func (b *binding) forget(s *session.Session) {
 	delete(b.started, s.ID())
-	maps.DeleteFunc(b.mine, func(_ session.Key, own *session.Session) bool { return own == s })
+	maps.DeleteFunc(b.opened, func(_ session.Key, own *session.Session) bool { return own == s })
 }
 
 // remove removes the sandbox and its files.
@@ -366,7 +366,7 @@ func (b *binding) end(ctx context.Context) {
 		b.endStarted(ctx)
 	}
 	b.mu.Lock()
-	s := b.mine[b.run(ctx).Key(b.isolated)]
+	s := b.opened[b.run(ctx).Key(b.isolated)]
 	b.mu.Unlock()
 	if b.isolated == "" || b.chat != "" || s == nil {
 		return
@@ -382,12 +382,12 @@ func (b *binding) end(ctx context.Context) {
 func (b *binding) sandboxes() []*session.Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.Collect(maps.Values(b.mine))
+	return slices.Collect(maps.Values(b.opened))
 }
 
-// setAside removes a user's sandbox but keeps its workspace, if the agent's file says `keep: workspace`. It skips a
-// sandbox that another run is using.
-func (b *binding) setAside(ctx context.Context) {
+// closeKeepingWorkspace removes a user's sandbox but keeps its workspace, if the agent's file says `keep: workspace`.
+// It skips a sandbox that another run is using.
+func (b *binding) closeKeepingWorkspace(ctx context.Context) {
 	if b.cfg.Keep != frontmatter.KeepWorkspace {
 		return
 	}

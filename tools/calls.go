@@ -31,19 +31,19 @@ type CallOptions struct {
 	// Check is called before a tool runs, and again after a file was read and its size is known. If Check returns an
 	// error, that error is the result of the call. If nil, all calls are allowed.
 	Check func(ctx context.Context, args CallArgs) *hosttools.Error
-	// MaxSeconds is the longest timeout_seconds that Check allows for a command. Schemas and notes show no longer timeout.
-	// If zero, it defaults to session.MaxExecTimeout.
+	// MaxSeconds is the longest timeout_seconds that Check allows for a command. Schemas and notes show no longer
+	// timeout. If zero, it defaults to session.MaxExecTimeout.
 	MaxSeconds int64
 	// ReadBytes is the default number of bytes that sandbox_fs_read returns. If zero, it defaults to 262,144.
 	ReadBytes int64
 	// StreamChars is the maximum number of characters per output stream in one result. If zero, it defaults to 30,000.
 	StreamChars int64
-	// Shared reports whether other processes use the run's sandboxes (session.Options.Join), for example several servers
-	// that serve the same client. All of these processes share the sandboxes. Closing a sandbox kills everything that any
-	// of them started in it.
+	// Shared reports whether other processes use the run's sandboxes (session.Options.Join), for example several
+	// servers that serve the same client. All of these processes share the sandboxes. Closing a sandbox kills
+	// everything that any of them started in it.
 	Shared bool
-	// MakeRoom is called if a sandbox cannot be opened because the sandbox limit is reached. If it returns true, the call
-	// tries once more to open the sandbox. If MakeRoom is nil, the call fails.
+	// MakeRoom is called if a sandbox cannot be opened because the sandbox limit is reached. If it returns true, the
+	// call tries once more to open the sandbox. If MakeRoom is nil, the call fails.
 	MakeRoom func(ctx context.Context) bool
 }
 
@@ -103,7 +103,7 @@ func (c *Calls) Forget() {
 	b := c.own
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	maps.DeleteFunc(b.mine, func(key session.Key, s *session.Session) bool {
+	maps.DeleteFunc(b.opened, func(key session.Key, s *session.Session) bool {
 		gone := key.Name != record.DefaultName && s.Info().State != session.StateReady
 		if gone {
 			delete(b.started, s.ID())

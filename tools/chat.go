@@ -112,8 +112,8 @@ func (b *binding) chatIn(ctx context.Context) error {
 	return nil
 }
 
-// remembers notes whether the conversation used a sandbox in earlier turns, which should still exist.
-func (b *binding) remembers(messages []*ai.Message) {
+// markUsed notes whether the conversation used a sandbox in earlier turns, which should still exist.
+func (b *binding) markUsed(messages []*ai.Message) {
 	var used []string
 	for _, m := range messages {
 		for _, p := range m.Content {
@@ -127,9 +127,9 @@ func (b *binding) remembers(messages []*ai.Message) {
 	b.used = leftSandbox(used)
 }
 
-// noticed returns the request of an iteration. If the sandbox expired, the request includes a notice to the model,
-// once.
-func (b *binding) noticed(p *ai.GenerateParams) *ai.GenerateParams {
+// withExpiryNotice returns the request of an iteration. If the sandbox expired, the request includes a notice to the
+// model, once.
+func (b *binding) withExpiryNotice(p *ai.GenerateParams) *ai.GenerateParams {
 	b.mu.Lock()
 	expired := b.expired
 	b.expired = false

@@ -44,7 +44,7 @@ func (b *binding) execCommand(ctx context.Context, in execInput) (out execOutput
 		return out, err
 	}
 	res, err := s.Exec(ctx, req)
-	counts := b.handed(ctx, host, res)
+	counts := b.recordHostCalls(ctx, host, res)
 	if err != nil {
 		return out, err
 	}
@@ -142,7 +142,7 @@ func (b *binding) execWait(ctx context.Context, in execWaitInput) (out execWaitO
 	res, err := s.Command(in.ExecID).Wait(ctx, cmp.Or(time.Duration(in.TimeoutSeconds)*time.Second, defaultWait))
 	out = execWaitOutput{Done: res.Done(), execOutput: newExecOutput(res, b.evidence(ctx, s))}
 	if err == nil {
-		out.HostCalls = b.handed(ctx, b.granted(in.ExecID), res)
+		out.HostCalls = b.recordHostCalls(ctx, b.granted(in.ExecID), res)
 	}
 	if err == nil && res.Done() {
 		err = b.programEnded(ctx, s, &out.execOutput)

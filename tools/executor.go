@@ -140,10 +140,10 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 	}
 	b.evidence(ctx, s)
 	res, err := executor.Run(ctx, s, agent.Driver, task, o)
-	b.handed(ctx, grant, sandbox.ExecResult{ExecStatus: res.Exit})
+	b.recordHostCalls(ctx, grant, sandbox.ExecResult{ExecStatus: res.Exit})
 	err = errors.Join(err, access.Close()) // the usage is final after this call
 	x.result, x.metered = &res, access.Usage()
-	x.watch.did(res.Turns, x.metered)
+	x.watch.addUsage(res.Turns, x.metered)
 	if err == nil {
 		if err = res.Err(); errors.Is(err, executor.ErrMaxTurns) {
 			err = fmt.Errorf("%w: %w", ai.ErrMaxTurnsExceeded, err)

@@ -46,7 +46,8 @@ func (t *toolbox) hostCalls(ctx context.Context, cfg Sandbox, run session.Run) (
 	return &hostCalls{set: set, name: record.NewID(), declared: map[string]bool{}, running: map[string]*hostGrant{}}, nil
 }
 
-// grant gives the command of req access to the host tools. The caller must call handed after the command returned.
+// grant gives the command of req access to the host tools. The caller must call recordHostCalls after the command
+// returned.
 func (h *hostCalls) grant(ctx context.Context, s *session.Session, req *sandbox.ExecRequest) (*hostGrant, error) {
 	if h == nil {
 		return nil, nil
@@ -122,10 +123,10 @@ func (b *binding) evidence(ctx context.Context, s *session.Session) sandbox.Evid
 	return e
 }
 
-// handed returns the counts of calls by a command whose result is returned. It returns nil if the command could not
-// call host tools. If the command and all of its processes have ended, the saved results of its calls are removed. If
-// the command is still running, its access is remembered.
-func (b *binding) handed(ctx context.Context, g *hostGrant, res sandbox.ExecResult) *hosttools.Counts {
+// recordHostCalls returns the counts of calls by a command whose result is returned. It returns nil if the command
+// could not call host tools. If the command and all of its processes have ended, the saved results of its calls are
+// removed. If the command is still running, its access is remembered.
+func (b *binding) recordHostCalls(ctx context.Context, g *hostGrant, res sandbox.ExecResult) *hosttools.Counts {
 	if g == nil {
 		return nil
 	}

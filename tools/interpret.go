@@ -34,7 +34,7 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	}
 	res, err := interpreter.Run(ctx, s.Sandbox, req)
 	if !res.Started {
-		b.handed(ctx, host, sandbox.ExecResult{}) // the running interpreter already has access
+		b.recordHostCalls(ctx, host, sandbox.ExecResult{}) // the running interpreter already has access
 	}
 	if err != nil {
 		return out, err

@@ -24,13 +24,13 @@ func (b *binding) openSandbox(ctx context.Context, in openInput) (out openOutput
 			return out, toolspec.Failf(toolspec.CodeInvalid, "session_key %q is not the name of a sandbox", sanitize.Clip(in.SessionKey)).
 				WithRemediation("Use up to 128 letters, digits, '.', '_', and '-', or omit session_key for the agent's own sandbox.")
 		}
-		if !b.reaches(ctx, name) {
+		if !b.mayUse(ctx, name) {
 			return out, toolspec.Failf(toolspec.CodePermission, "this agent cannot access sandbox %q", sanitize.Clip(in.SessionKey)).
 				WithRemediation("Omit session_key: an isolated agent can use only its own sandbox.")
 		}
 	}
 	b.mu.Lock()
-	before := b.mine[b.run(ctx).Key(name)]
+	before := b.opened[b.run(ctx).Key(name)]
 	b.mu.Unlock()
 	s, created, err := b.open(ctx, name)
 	if err != nil {
@@ -120,7 +120,7 @@ func (b *binding) note(info session.Info) string {
 }
 
 func (b *binding) closeSandbox(ctx context.Context, in closeInput) (done, error) {
-	if err := b.join(ctx, in.SandboxID); err != nil {
+	if err := b.syncSiblings(ctx, in.SandboxID); err != nil {
 		return done{}, err
 	}
 	none := in.SandboxID == "" && len(b.inRun(ctx)) == 0

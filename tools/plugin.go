@@ -36,25 +36,26 @@ type Plugin struct {
 	// Logger logs details that operators need but models must not see: panics, internal errors, and failed cleanups. If
 	// nil, they are discarded.
 	Logger *slog.Logger
-	// HostTools is the registry of host tools that code in sandboxes may call. An agent's `host_tools:` selects from it.
-	// The caller must close it. If nil, code has no host tools. HostTools may be set after genkit.Init, because
+	// HostTools is the registry of host tools that code in sandboxes may call. An agent's `host_tools:` selects from
+	// it. The caller must close it. If nil, code has no host tools. HostTools may be set after genkit.Init, because
 	// GenkitSource requires its result, but must be set before the first call.
 	HostTools *hosttools.Registry
 
-	// Models is the model proxy for coding agents in mode executor. It uses Genkit's provider names, which are the part of
-	// a model's name before the slash. If nil, mode executor is not available.
+	// Models is the model proxy for coding agents in mode executor. It uses Genkit's provider names, which are the part
+	// of a model's name before the slash. If nil, mode executor is not available.
 	Models *model.Proxy
-	// ExecutorImages are the sandbox images of coding agents, by command. An image in the agent's file takes precedence.
-	// Without an entry, the image is workcell/COMMAND:VERSION.
+	// ExecutorImages are the sandbox images of coding agents, by command. An image in the agent's file takes
+	// precedence. Without an entry, the image is workcell/COMMAND:VERSION.
 	ExecutorImages map[string]string
 
-	// ApprovalInterrupts makes a host tool call that needs approval interrupt the sandbox_run or sandbox_exec call whose
-	// code makes it. It has no effect if ctx has an approver (hosttools.WithApprover). The command waits in the sandbox.
+	// ApprovalInterrupts makes a host tool call that needs approval interrupt the sandbox_run or sandbox_exec call
+	// whose code makes it. It has no effect if ctx has an approver (hosttools.WithApprover). The command waits in the
+	// sandbox.
 	//
 	// The interrupt has the metadata approval, exec_id, sandbox_id, tool, and arguments. A restart must have the same
-	// approval value in its metadata, and allow (bool). It delivers the decision and waits for the same command until the
-	// command's next approval. If a restart is interrupted again, Genkit returns the interrupted response together with an
-	// error. All Generate calls must belong to the same run (session.WithRun) in the same process.
+	// approval value in its metadata, and allow (bool). It delivers the decision and waits for the same command until
+	// the command's next approval. If a restart is interrupted again, Genkit returns the interrupted response together
+	// with an error. All Generate calls must belong to the same run (session.WithRun) in the same process.
 	ApprovalInterrupts bool
 
 	initted  atomic.Bool

@@ -121,7 +121,7 @@ func (b *binding) runScript(ctx context.Context, in runInput) (out runOutput, er
 	}
 	scriptModules(&req, runtime, s.Info().Workdir)
 	res, err := s.Exec(ctx, req)
-	counts := b.handed(ctx, host, res)
+	counts := b.recordHostCalls(ctx, host, res)
 	if err != nil {
 		return out, err
 	}

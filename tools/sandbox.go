@@ -83,7 +83,7 @@ func (t *toolbox) bind(ctx context.Context, cfg Sandbox) (*binding, error) {
 // their idle timeout.
 func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams, next ai.GenerateNext) (*ai.ModelResponse, error) {
 	if p.Iteration > 0 {
-		return next(ctx, b.noticed(p))
+		return next(ctx, b.withExpiryNotice(p))
 	}
 	ctx = context.WithValue(ctx, modelKey{}, p.Options.Model)
 	next = b.keepingArtifacts(next)
@@ -91,19 +91,19 @@ func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams, next a
 		ctx = session.WithRun(ctx, run)
 		defer b.interrupted.after(func() {
 			b.end(ctx)
-			b.setAside(ctx)
+			b.closeKeepingWorkspace(ctx)
 			b.endHostCalls(ctx)
 		})
 		if b.chat != "" {
 			ctx = context.WithValue(ctx, chatKey{}, b.chat)
-			b.remembers(p.Request.Messages)
+			b.markUsed(p.Request.Messages)
 		}
 		b.continueIn(ctx)
 		return next(ctx, p)
 	}
 	run := b.fallback
 	defer b.interrupted.after(func() {
-		b.setAside(ctx)
+		b.closeKeepingWorkspace(ctx)
 		b.endRun(ctx, run)
 		b.endHostCalls(ctx)
 	})

@@ -127,9 +127,9 @@ func latest(entries []Entry) (*Checkpoint, error) {
 	return &Checkpoint{}, nil // before the first step, no sandbox exists
 }
 
-// owed returns the checkpoint to which a run was going back when its process died. No step has started since. Without
-// such a checkpoint, it returns nil.
-func owed(entries []Entry) (*Checkpoint, error) {
+// pendingRollback returns the checkpoint to which a run was going back when its process died. No step has started
+// since. Without such a checkpoint, it returns nil.
+func pendingRollback(entries []Entry) (*Checkpoint, error) {
 	for i := len(entries) - 1; i > 0 && entries[i].Kind == EventRunResumed; i-- {
 		if entries[i].Behind > 0 {
 			return latest(History(entries))

@@ -30,10 +30,10 @@ const (
 
 // AgentRunner runs the agents of workflows.
 type AgentRunner interface {
-	// RunAgent must run an agent and wait for its end. ctx contains the run (session.RunFromContext), the base request for
-	// its sandboxes (session.BaseFromContext), and the name of the agent's default sandbox
-	// (session.SessionNameFromContext). ctx also contains the recorded conversation of the agent, which the first Run of
-	// the tools.Agent with this name continues. RunAgent must return soon after ctx has ended; otherwise the call is
+	// RunAgent must run an agent and wait for its end. ctx contains the run (session.RunFromContext), the base request
+	// for its sandboxes (session.BaseFromContext), and the name of the agent's default sandbox
+	// (session.SessionNameFromContext). ctx also contains the recorded conversation of the agent, which the first Run
+	// of the tools.Agent with this name continues. RunAgent must return soon after ctx has ended; otherwise the call is
 	// abandoned after Options.StopGrace. RunAgent may keep and modify input. It is called concurrently.
 	RunAgent(ctx context.Context, name string, input map[string]any) (AgentOutput, error)
 }
@@ -59,30 +59,30 @@ type Options struct {
 	OnEvent func(Event)
 	// TracerProvider creates spans. If nil, the global provider is used.
 	TracerProvider trace.TracerProvider
-	// Logger receives events for operators, for example panics with their stacks and remaining sandboxes. If nil, events
-	// are discarded.
+	// Logger receives events for operators, for example panics with their stacks and remaining sandboxes. If nil,
+	// events are discarded.
 	Logger *slog.Logger
-	// Workspace is a host directory that is copied into every new sandbox of a run. It overrides the workflow's workspace.
-	// If empty, the workflow's workspace applies.
+	// Workspace is a host directory that is copied into every new sandbox of a run. It overrides the workflow's
+	// workspace. If empty, the workflow's workspace applies.
 	Workspace string
-	// Retention is how long the sandboxes of a run are kept after its end. It overrides the workflow's retention. If zero,
-	// the workflow's retention applies.
+	// Retention is how long the sandboxes of a run are kept after its end. It overrides the workflow's retention. If
+	// zero, the workflow's retention applies.
 	Retention time.Duration
 	// Results is a host directory with one subdirectory per run. While a run is running or can be resumed, its
 	// subdirectory contains the initial files of its workspace. Afterwards it contains the run's outputs and patch. If
 	// empty, outputs and patch are only available in the Result.
 	Results string
-	// Within is an existing run whose sandboxes the workflow uses. The sandboxes stay open at the end, and the caller must
-	// close them. The context's sandbox settings (session.WithBase) apply where the workflow sets none. If nil, every run
-	// has its own sandboxes.
+	// Within is an existing run whose sandboxes the workflow uses. The sandboxes stay open at the end, and the caller
+	// must close them. The context's sandbox settings (session.WithBase) apply where the workflow sets none. If nil,
+	// every run has its own sandboxes.
 	Within *session.Run
 	// OnSnapshot is called at the end of a run with the initial files of its sandboxes. The callee must remove the
 	// snapshot. Use it if sandboxes outlive the run, for example with Within. With OnSnapshot, the run saves no outputs
 	// and no patch in Results. If nil, the snapshot is removed.
 	OnSnapshot func(*transfer.Snapshot)
 	// OnKept is called after the outputs and the patch of a run have been saved in Results and before its sandboxes are
-	// closed. Use it to copy them to another place. If it fails, the run stays unfinished and keeps its sandboxes. It may
-	// be nil.
+	// closed. Use it to copy them to another place. If it fails, the run stays unfinished and keeps its sandboxes. It
+	// may be nil.
 	OnKept func(ctx context.Context, runID string) error
 	// OnPull is called with the progress of image pulls for a run. It may be nil.
 	OnPull func(backend.PullProgress)
@@ -130,7 +130,7 @@ func (e *Engine) drive(ctx context.Context, r *run) (*Result, error) {
 	defer end()
 	// Genkit's tools show the spans of the flow and of its steps. The input has already been validated.
 	if _, err := e.flow(r.wf, nil).Run(context.WithValue(ctx, pendingKey{}, r), r.input, nil); r.result.Outcome == "" {
-		r.settle(ctx, nil, asError(err, codeInternal))
+		r.finalize(ctx, nil, asError(err, codeInternal))
 	}
 	if err := r.result.failure(); err != nil {
 		return &r.result, err

@@ -19,8 +19,8 @@ var (
 	ErrLimit = errors.New("limit exceeded")
 	// ErrRecursion means that a workflow was started inside its own run, or that runs are nested too deep.
 	ErrRecursion = errors.New("workflow recursion")
-	// ErrJournal means that the journal could not store an entry. The run is interrupted, because all its actions must be
-	// recorded.
+	// ErrJournal means that the journal could not store an entry. The run is interrupted, because all its actions must
+	// be recorded.
 	ErrJournal = errors.New("journal failed")
 )
 
@@ -123,8 +123,8 @@ func asError(err error, fallback Code) *Error {
 	return &Error{Code: code, Message: err.Error(), Err: err}
 }
 
-// placed adds the file position to the error of an expression. It returns other errors unchanged.
-func (wf *Workflow) placed(err error) error {
+// withPosition adds the file position to the error of an expression. It returns other errors unchanged.
+func (wf *Workflow) withPosition(err error) error {
 	var e *expr.Error
 	if !errors.As(err, &e) {
 		return err

@@ -23,8 +23,8 @@ const (
 	execHead = 64 << 10
 	execTail = 192 << 10
 	jsonKeep = 512 << 10 // head and tail each
-	// execGrace is how much longer than its timeout the step of a command may take. The sandbox kills the command at the
-	// timeout and then returns its output.
+	// execGrace is how much longer than its timeout the step of a command may take. The sandbox kills the command at
+	// the timeout and then returns its output.
 	execGrace = 5 * time.Second
 	// maxEnvValue is the kernel's maximum size of one environment variable, minus some room for its name.
 	maxEnvValue = 128<<10 - 1024

@@ -100,7 +100,7 @@ func (ex *execution) skipped(ctx context.Context) (bool, error) {
 	if ex.cond != nil {
 		ok, err := ex.cond.EvalBool(ctx, ex.scope.variables())
 		if err != nil || !ok {
-			return true, ex.run.wf.placed(err)
+			return true, ex.run.wf.withPosition(err)
 		}
 	}
 	if ex.maxVisits > 0 && ex.visit > ex.maxVisits {
@@ -109,15 +109,15 @@ func (ex *execution) skipped(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// leaveOut undoes the count of an execution, because max_visits only counts executions that really ran.
-func (ex *execution) leaveOut() {
+// undoVisit undoes the count of an execution, because max_visits only counts executions that really ran.
+func (ex *execution) undoVisit() {
 	ex.visit--
 	ex.scope.visits[ex.id]--
 	ex.scope.update(ex.id, map[string]any{"status": string(StatusSkipped)})
 }
 
 func (ex *execution) skip(ctx context.Context) (int, error) {
-	ex.leaveOut()
+	ex.undoVisit()
 	next := ex.index + 1
 	e := Entry{Kind: EventStepFinished, Status: StatusSkipped, Next: ex.nameOf(next)}
 	return next, ex.note(ctx, e, Event{Kind: EventStepSkipped})
@@ -127,14 +127,14 @@ func (ex *execution) skip(ctx context.Context) (int, error) {
 // span. If the run was interrupted during this attempt, attempt repeats it, and an agent continues its conversation.
 func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (res result, err error) {
 	r := ex.run
-	if before.underWay { // it was counted when it first started, so repeated interruptions do not count
+	if before.running { // it was counted when it first started, so repeated interruptions do not count
 	} else if n := r.steps.Add(1); n > int64(r.wf.MaxSteps) {
 		r.steps.Add(-1)
 		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run reached max_steps (%d)", r.wf.MaxSteps), Err: ErrLimit, Final: true}
 	}
 	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit), "attempts": int64(attempt)})
 	ex.attempts, ex.losses, ex.past, ex.used = attempt, len(before.starts), before.kept(), AgentOutput{}
-	begin := Entry{Kind: EventStepStarted, Attempt: attempt, Status: StatusRunning, Repeats: before.underWay}
+	begin := Entry{Kind: EventStepStarted, Attempt: attempt, Status: StatusRunning, Repeats: before.running}
 	if ex.past != nil {
 		begin.Turns = ex.past.Turns()
 	}
@@ -204,7 +204,7 @@ func (ex *execution) runBody(ctx context.Context) (res result, err error) {
 		}
 		res.output = plain
 	}
-	return res, ex.run.wf.placed(err)
+	return res, ex.run.wf.withPosition(err)
 }
 
 // recovered converts a panic to an error. The stack is only logged, not shown to the user. Call it with defer.
@@ -269,7 +269,7 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 		switch {
 		case e.Error.Final || ctx.Err() != nil || ex.onError.id == "":
 			next, err = len(ex.seq.steps), e.Error
-		case ex.onError.id != goOn:
+		case ex.onError.id != onErrorContinue:
 			next = ex.seq.index[ex.onError.id]
 		}
 	}

@@ -42,7 +42,7 @@ func (b *fanBody) runItems(ctx context.Context, ex *execution) (result, error) {
 		where := ex.run.wf.where(b.items.Programs()[0].Place) // a literal in the file is always a list
 		return result{}, &Error{Code: codeExpression, Where: where, Message: "items must be a list, not " + expr.Describe(v)}
 	}
-	if err := ex.affords(len(items)); err != nil {
+	if err := ex.checkItemBudget(len(items)); err != nil {
 		return result{}, err
 	}
 	if b.fork {
@@ -63,8 +63,8 @@ func itemError(errs []*Error) error {
 	return fanError(errs, "item", func(i int, f *Failure) string { f.Index = i; return strconv.Itoa(i) })
 }
 
-// affords returns an error before the first item starts if there are too many items.
-func (ex *execution) affords(items int) error {
+// checkItemBudget returns an error before the first item starts if there are too many items.
+func (ex *execution) checkItemBudget(items int) error {
 	if items > maxItems {
 		return &Error{Code: codeLimit, Message: fmt.Sprintf("%d items, at most %d are allowed", items, maxItems), Err: ErrLimit}
 	}
@@ -109,14 +109,14 @@ func (ex *execution) inBranch(ctx context.Context, br branch, place, name string
 	}
 	if br.keep != nil {
 		if keep, err = br.keep.EvalBool(ctx, sc.variables()); err != nil {
-			return nil, false, ex.run.wf.placed(err)
+			return nil, false, ex.run.wf.withPosition(err)
 		}
 	}
 	if br.output == nil {
 		return sc.last, keep, nil
 	}
 	out, err = br.output.Eval(ctx, sc.variables())
-	return out, keep, ex.run.wf.placed(err)
+	return out, keep, ex.run.wf.withPosition(err)
 }
 
 // fanOut calls work for 0 to n-1 with the concurrency of b and waits for all calls. If one call fails, fanOut cancels

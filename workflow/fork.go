@@ -57,9 +57,9 @@ func (a *attempts) begin(ctx context.Context, i int, name string) error {
 	return err
 }
 
-// settle copies the files of the first item to keep into the original sandbox. If an item is kept, failures of other
-// items do not count.
-func (a *attempts) settle(ctx context.Context, failed error) error {
+// keepWinner copies the files of the first item to keep into the original sandbox. If an item is kept, failures of
+// other items do not count.
+func (a *attempts) keepWinner(ctx context.Context, failed error) error {
 	var final *Error
 	if errors.As(failed, &final) && final.Final {
 		return failed
@@ -158,7 +158,7 @@ func (b *fanBody) runForks(ctx context.Context, ex *execution, items []any) (res
 	})
 	err = itemError(errs)
 	if b.branches[0].keep != nil {
-		err = a.settle(ctx, err)
+		err = a.keepWinner(ctx, err)
 	}
 	return result{output: outs, has: true, last: true}, err
 }

@@ -29,7 +29,7 @@ func edgesOf(seq *sequence) [][]int {
 		case *endBody, *failBody:
 			edges[i], follows = append(edges[i], len(seq.steps)), false
 		}
-		if follows || s.cond != nil || s.onError.id == goOn { // the step may be skipped
+		if follows || s.cond != nil || s.onError.id == onErrorContinue { // the step may be skipped
 			edges[i] = append(edges[i], i+1)
 		}
 	}

@@ -71,8 +71,8 @@ type Entry struct {
 	Retry   bool           `json:"retry,omitempty"` // another attempt follows
 	Next    string         `json:"next,omitempty"`  // next step; if empty and Retry is false, the sequence ends
 
-	// Conversation is a part of an agent's conversation with its model, for step_progress. It is needed until the attempt
-	// has finished; afterwards a journal may omit it.
+	// Conversation is a part of an agent's conversation with its model, for step_progress. It is needed until the
+	// attempt has finished; afterwards a journal may omit it.
 	Conversation json.RawMessage `json:"conversation,omitempty"`
 
 	Checkpoint *Checkpoint `json:"checkpoint,omitempty"` // step_finished: saved state of the sandboxes

@@ -18,10 +18,10 @@ const maxFileBytes = 1 << 20
 
 // LoadOptions configure Load.
 type LoadOptions struct {
-	// Agents returns the file of an agent. If the agent does not exist, Agents returns an error whose text becomes part of
-	// the message. A nil document means that the agent's file is unknown or unreadable. If Agents is nil, every name is
-	// accepted. If a step of type exec runs before any agent, it creates the shared sandbox that the first agent with a
-	// known file requests.
+	// Agents returns the file of an agent. If the agent does not exist, Agents returns an error whose text becomes part
+	// of the message. A nil document means that the agent's file is unknown or unreadable. If Agents is nil, every name
+	// is accepted. If a step of type exec runs before any agent, it creates the shared sandbox that the first agent
+	// with a known file requests.
 	Agents func(name string) (*frontmatter.Document, error)
 }
 
@@ -135,8 +135,8 @@ func (l *loader) start(o *object, seq *sequence) int {
 	return i
 }
 
-// runSandbox is the value of `sandbox:`. Agents can override it for the run's sandboxes. It has the fields of an agent's
-// sandbox, except mode, session, and the fields of compute mode.
+// runSandbox is the value of `sandbox:`. Agents can override it for the run's sandboxes. It has the fields of an
+// agent's sandbox, except mode, session, and the fields of compute mode.
 type runSandbox struct {
 	frontmatter.Sandbox
 	Retention *frontmatter.Duration `yaml:"retention"`

@@ -130,7 +130,7 @@ func (s *step) targets() []target {
 		to = append(to, b.fallback)
 	}
 	to = append(to, s.next)
-	if s.onError.id != goOn {
+	if s.onError.id != onErrorContinue {
 		to = append(to, s.onError)
 	}
 	return slices.DeleteFunc(to, func(t target) bool { return t.id == "" })
@@ -148,8 +148,8 @@ type target struct {
 	at *yamlnode.Node
 }
 
-// goOn is the value of on_error that continues as after a success. No step has this id.
-const goOn = "continue"
+// onErrorContinue is the value of on_error that continues as after a success. No step has this id.
+const onErrorContinue = "continue"
 
 // retry contains the number of attempts of a step and the wait between them. The wait doubles after each attempt, up to
 // maxBackoff.
@@ -201,8 +201,8 @@ type (
 		when *expr.Program // condition
 		to   target
 	}
-	// fanBody is the body of parallel, whose branches run concurrently, and of for_each, whose single branch runs for each
-	// item.
+	// fanBody is the body of parallel, whose branches run concurrently, and of for_each, whose single branch runs for
+	// each item.
 	fanBody struct {
 		items          *expr.Value // nil for parallel
 		as, indexAs    string

@@ -35,12 +35,12 @@ func (o *object) outputs(wf *Workflow) {
 // Outputs returns the workflow's `outputs`.
 func (wf *Workflow) Outputs() []string { return slices.Clone(wf.outputs) }
 
-// bringHome collects and saves the run's outputs and patch while its sandboxes still exist. If a successful run did not
-// create its outputs, the run fails. If existing outputs cannot be collected or saved, the run does not end, because
-// only its sandboxes contain them.
-func (r *run) bringHome(ctx context.Context) {
+// collectResults collects and saves the run's outputs and patch while its sandboxes still exist. If a successful run
+// did not create its outputs, the run fails. If existing outputs cannot be collected or saved, the run does not end,
+// because only its sandboxes contain them.
+func (r *run) collectResults(ctx context.Context) {
 	made := r.collect(ctx)
-	stuck := stays(made) && r.opts.Within == nil
+	stuck := isStranded(made) && r.opts.Within == nil
 	var keep error
 	if !stuck { // if the run is resumed, a part could be mistaken for the complete result
 		keep = r.keepMade(ctx)
@@ -60,9 +60,9 @@ func (r *run) bringHome(ctx context.Context) {
 	}
 }
 
-// stays reports whether the run's results are still in its sandbox after collecting failed with err. They are not if
-// the outputs were never created or the sandbox is lost.
-func stays(err error) bool {
+// isStranded reports whether the run's results are still in its sandbox after collecting failed with err. They are not
+// if the outputs were never created or the sandbox is lost.
+func isStranded(err error) bool {
 	var e *Error
 	return err != nil && !errors.Is(err, backend.ErrLost) && (!errors.As(err, &e) || e.Code != codeOutputs)
 }
@@ -73,7 +73,7 @@ func (r *run) collect(ctx context.Context) error {
 		return nil
 	}
 	box, err := r.sandbox(ctx)
-	if (box == nil && err == nil || errors.Is(err, backend.ErrLost)) && r.kept() {
+	if (box == nil && err == nil || errors.Is(err, backend.ErrLost)) && r.loadKept() {
 		return nil
 	}
 	if err != nil {
@@ -105,9 +105,9 @@ func (r *run) collect(ctx context.Context) error {
 	return err
 }
 
-// kept loads the results that an earlier process of the run saved. That process removed the sandbox and died before it
-// recorded the run's end. kept reports whether results exist.
-func (r *run) kept() bool {
+// loadKept loads the results that an earlier process of the run saved. That process removed the sandbox and died before
+// it recorded the run's end. loadKept reports whether results exist.
+func (r *run) loadKept() bool {
 	if r.past == nil || r.opts.Results == "" {
 		return false
 	}

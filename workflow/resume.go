@@ -42,7 +42,7 @@ func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Re
 	if err != nil {
 		return nil, err
 	}
-	checkpoint, err := owed(entries)
+	checkpoint, err := pendingRollback(entries)
 	if err != nil {
 		return nil, err
 	}
@@ -131,10 +131,10 @@ type past struct {
 
 // visit is an unfinished execution of a step.
 type visit struct {
-	failed   int     // attempts that failed and would have been retried
-	underWay bool    // an attempt had started
-	starts   []int64 // numbers of the start entries, one per process that tried
-	from     int64   // start entry to which the conversation belongs
+	failed  int     // attempts that failed and would have been retried
+	running bool    // an attempt had started
+	starts  []int64 // numbers of the start entries, one per process that tried
+	from    int64   // start entry to which the conversation belongs
 
 	conversation transcript.Conversation // conversation of the agent in that attempt
 	stripped     bool                    // a part is missing, because the attempt has finished
@@ -142,7 +142,7 @@ type visit struct {
 
 // of returns v if it was interrupted in the specified attempt. Otherwise it returns an empty visit.
 func (v visit) of(attempt int) visit {
-	if v.underWay && attempt == v.failed+1 {
+	if v.running && attempt == v.failed+1 {
 		return v
 	}
 	return visit{}
@@ -171,7 +171,7 @@ func readPast(entries []Entry) (*past, error) {
 		if v.stripped {
 			return nil, fmt.Errorf("the conversation of step %s is missing: %w", clip(path), ErrBadJournal)
 		}
-		if v.underWay {
+		if v.running {
 			p.interrupted = append(p.interrupted, *v)
 		}
 	}
@@ -198,11 +198,11 @@ func (p *past) read(e Entry) error {
 		case kept == nil && !v.stripped || kept != nil && kept.Turns() != e.Turns:
 			return fmt.Errorf("it continues after turn %d of another conversation", e.Turns)
 		}
-		if v.underWay, v.starts = true, append(v.starts, e.Seq); e.Turns == 0 {
+		if v.running, v.starts = true, append(v.starts, e.Seq); e.Turns == 0 {
 			v.from = e.Seq
 		}
 	case EventStepProgress:
-		if v == nil || !v.underWay || e.Type != TypeAgent || e.Attempt != v.failed+1 {
+		if v == nil || !v.running || e.Type != TypeAgent || e.Attempt != v.failed+1 {
 			return errors.New("a conversation without a running attempt")
 		}
 		return v.converse(e)
@@ -334,7 +334,7 @@ func (ex *execution) replay(ctx context.Context, e Entry) (int, error) {
 	ev.Kind = EventStepReplayed
 	ex.run.emit(ctx, ev)
 	if e.Status == StatusSkipped {
-		ex.leaveOut()
+		ex.undoVisit()
 		return next, nil
 	}
 	ex.scope.update(ex.id, map[string]any{"attempts": int64(e.Attempt)})

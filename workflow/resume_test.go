@@ -188,7 +188,7 @@ func resumeAt(t *testing.T, wf *workflow.Workflow, input map[string]any, cut int
 	if got.RunID != before[0].RunID || !got.Started.Equal(before[0].Time) || got.Steps > want.Steps {
 		t.Errorf("cut %d: run %s of %v with %d steps, want %s of %v with %d at most", cut, got.RunID, got.Started, got.Steps, before[0].RunID, before[0].Time, want.Steps)
 	}
-	repeatable, over, repeated := underWay(before), 0, 0
+	repeatable, over, repeated := running(before), 0, 0
 	for call, n := range agents.calls {
 		over += n - whole.calls[call]
 		if n != whole.calls[call] && first[call] == 0 {
@@ -209,8 +209,8 @@ func resumeAt(t *testing.T, wf *workflow.Workflow, input map[string]any, cut int
 	checkJournal(t, cut, journal.entries(t))
 }
 
-// underWay returns the number of attempts that have started and not ended.
-func underWay(entries []workflow.Entry) int {
+// running returns the number of attempts that have started and not ended.
+func running(entries []workflow.Entry) int {
 	open := map[string]bool{}
 	for _, e := range entries {
 		switch e.Kind {

@@ -61,7 +61,7 @@ type run struct {
 	mu  sync.Mutex // guards seq and result.Evidence; held while an entry is written or an event is emitted, so that they come in order
 	seq int64
 
-	result Result // written by execute and settle; read after they have returned
+	result Result // written by execute and finalize; read after they have returned
 }
 
 func newRun(e *Engine, wf *Workflow, input map[string]any, chain []string) *run {
@@ -106,7 +106,7 @@ func (r *run) execute(ctx context.Context) (any, error) {
 	ctx, r.interrupt = context.WithCancelCause(ctx)
 	defer r.interrupt(nil)
 	out, err := r.perform(ctx)
-	r.settle(ctx, out, err)
+	r.finalize(ctx, out, err)
 	if err := r.result.failure(); err != nil {
 		return nil, err
 	}
@@ -208,8 +208,8 @@ func interruption(ctx context.Context) *Error {
 	return &Error{Code: codeInterrupted, Message: context.Cause(ctx).Error(), Err: context.Cause(ctx), Final: true}
 }
 
-// settle closes the run's sandboxes and sets the result.
-func (r *run) settle(ctx context.Context, out any, err error) {
+// finalize closes the run's sandboxes and sets the result.
+func (r *run) finalize(ctx context.Context, out any, err error) {
 	recorded := !interrupted(ctx) && r.conclude(ctx, out, err)
 	leave := !recorded && interrupted(ctx)
 	if leave { // even if it was about to end; the next process ends it
@@ -249,7 +249,7 @@ func (r *run) conclude(ctx context.Context, out any, err error) bool {
 	if r.result.Error != nil && r.wf.Checkpoints && r.result.Outcome != Cancelled && r.opts.Within == nil {
 		r.result.Unfinished = &Error{Code: r.result.Error.Code, Message: "the run failed and can be resumed from an earlier step"}
 	} else {
-		r.bringHome(ctx)
+		r.collectResults(ctx)
 	}
 	if r.result.Unfinished != nil {
 		return false

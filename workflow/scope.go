@@ -34,7 +34,7 @@ func (r *run) root(ctx context.Context) (*scope, error) {
 	for _, a := range r.wf.vars {
 		v, err := a.value.Eval(ctx, map[string]any{"input": r.input, "run": r.info, "steps": sc.steps, "vars": map[string]any{}})
 		if err != nil {
-			return nil, r.wf.placed(err)
+			return nil, r.wf.withPosition(err)
 		}
 		sc.vars[a.name] = v
 	}

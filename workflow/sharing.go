@@ -14,27 +14,27 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// sharer is an agent that uses a sandbox of the run, and the step that runs it.
-type sharer struct {
+// sandboxUser is an agent that uses a sandbox of the run, and the step that runs it.
+type sandboxUser struct {
 	*agentBody
 	step *step
 }
 
 // sharing contains, for each sandbox of a run, the steps that use it.
 type sharing struct {
-	agents map[string][]sharer // each agent once
-	first  map[string]*step    // the command or agent that certainly runs first; an empty step if unknown
-	unsure bool                // some earlier step may be skipped or may run repeatedly
+	agents map[string][]sandboxUser // each agent once
+	first  map[string]*step         // the command or agent that certainly runs first; an empty step if unknown
+	unsure bool                     // some earlier step may be skipped or may run repeatedly
 }
 
 // checkSandboxes reports agents that share a sandbox but request different configurations, because the second agent
 // could not open the sandbox. It compares only fields that both agents set. A field that an agent does not set matches
 // every value.
 func (l *loader) checkSandboxes(wf *Workflow) {
-	sharers := sharing{agents: map[string][]sharer{}, first: map[string]*step{}, unsure: wf.steps.start != 0}
-	sharers.collect(wf.steps, "sandbox "+record.DefaultName)
-	for _, sandbox := range sortedKeys(sharers.agents) {
-		list := sharers.agents[sandbox]
+	users := sharing{agents: map[string][]sandboxUser{}, first: map[string]*step{}, unsure: wf.steps.start != 0}
+	users.collect(wf.steps, "sandbox "+record.DefaultName)
+	for _, sandbox := range sortedKeys(users.agents) {
+		list := users.agents[sandbox]
 	next:
 		for i, b := range list {
 			for _, a := range list[:i] {
@@ -45,7 +45,7 @@ func (l *loader) checkSandboxes(wf *Workflow) {
 					continue next
 				}
 			}
-			if first := sharers.first[sandbox]; first.typ == TypeExec && wf.base.Image != "" { // otherwise the agents specify it
+			if first := users.first[sandbox]; first.typ == TypeExec && wf.base.Image != "" { // otherwise the agents specify it
 				l.checkAfterCommand(wf.base, first, b, sandbox)
 			}
 		}
@@ -64,7 +64,7 @@ func (l *loader) checkSandboxes(wf *Workflow) {
 
 // checkAfterCommand reports an agent whose request differs from the sandbox of the command that uses it first. For
 // limits that the workflow does not set, the operator's defaults apply.
-func (l *loader) checkAfterCommand(made session.Request, command *step, b sharer, sandbox string) {
+func (l *loader) checkAfterCommand(made session.Request, command *step, b sandboxUser, sandbox string) {
 	req, named := tools.RequestOver(*b.file.Sandbox, made)
 	for _, r := range []*session.Request{&made, &req} {
 		r.Network = cmp.Or(r.Network, backend.NetworkNone)
@@ -97,11 +97,11 @@ func (sh *sharing) collect(seq *sequence, sandbox string) {
 				sh.first[name] = &step{}
 			}
 		}
-		if shares && !slices.ContainsFunc(sh.agents[name], func(other sharer) bool { return other.agent == b.agent }) {
-			sh.agents[name] = append(sh.agents[name], sharer{b, s})
+		if shares && !slices.ContainsFunc(sh.agents[name], func(other sandboxUser) bool { return other.agent == b.agent }) {
+			sh.agents[name] = append(sh.agents[name], sandboxUser{b, s})
 		}
 		sh.unsure = sh.unsure || s.typ == TypeSwitch || s.branches() != nil || s.next.id != "" ||
-			s.onError.id != "" && s.onError.id != goOn
+			s.onError.id != "" && s.onError.id != onErrorContinue
 		for _, br := range s.branches() {
 			own := br.sandbox
 			if own.name == "" {

@@ -152,7 +152,7 @@ func (l *loader) register(o *object, s *step) {
 	if !o.require("id", "every step requires an id") || s.id == "" {
 		return
 	}
-	if s.id == goOn {
+	if s.id == onErrorContinue {
 		l.Fail(o.at["id"], "continue is reserved for on_error: continue", "a step cannot be called continue")
 	}
 	if first := l.byID[s.id]; first != nil {

@@ -85,8 +85,8 @@ type Error struct {
 	Message     string `json:"message" jsonschema_description:"what went wrong"`
 	Remediation string `json:"remediation" jsonschema_description:"what to do about it"`
 	Retryable   bool   `json:"retryable" jsonschema_description:"the same call may succeed later"`
-	// Rule is the name of the rule that refused the call, for audit records. It is empty for other failures. The message
-	// also contains it.
+	// Rule is the name of the rule that refused the call, for audit records. It is empty for other failures. The
+	// message also contains it.
 	Rule string `json:"-"`
 }
 

@@ -32,8 +32,8 @@ type Definition struct {
 	Name        string
 	Title       string // for users
 	Description string // for models
-	// Properties of the tool, for hosts that ask their users before a call. Network means that the tool's programs may use
-	// the network.
+	// Properties of the tool, for hosts that ask their users before a call. Network means that the tool's programs may
+	// use the network.
 	ReadOnly, Destructive, Idempotent, Network bool
 
 	Input  map[string]any // JSON Schema

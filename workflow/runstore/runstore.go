@@ -117,20 +117,20 @@ const MaxTranscripts = 64 << 20
 // Store stores the journals of runs. It must be safe for concurrent use, and several processes may use it. Times may
 // lose precision below a microsecond.
 type Store interface {
-	// Append of the Journal must return an error wrapping backend.ErrExists if the entry's number exists or leaves a gap:
-	// a run has only one writer.
+	// Append of the Journal must return an error wrapping backend.ErrExists if the entry's number exists or leaves a
+	// gap: a run has only one writer.
 	workflow.Journal
 	// For must return the journal for runs of an owner from Join of the session store at the same location. note is for
 	// the process that resumes these runs.
 	For(owner, note string) workflow.Journal
-	// Entries must return the entries of a run without the conversations of finished attempts. If the run is unknown, the
-	// error must wrap backend.ErrNotFound. If its entries cannot be read, the error must wrap ErrDamaged.
+	// Entries must return the entries of a run without the conversations of finished attempts. If the run is unknown,
+	// the error must wrap backend.ErrNotFound. If its entries cannot be read, the error must wrap ErrDamaged.
 	Entries(ctx context.Context, runID string) ([]workflow.Entry, error)
-	// EntriesAfter must return the entries of a run after a number, as Entries does. If there are none, it must return an
-	// empty list without an error, even for an unknown run.
+	// EntriesAfter must return the entries of a run after a number, as Entries does. If there are none, it must return
+	// an empty list without an error, even for an unknown run.
 	EntriesAfter(ctx context.Context, runID string, seq int64) ([]workflow.Entry, error)
-	// Transcript must return the entries of kind EventStepProgress of a step, with their parts of the conversation. If the
-	// store keeps conversations, it must include those of finished attempts.
+	// Transcript must return the entries of kind EventStepProgress of a step, with their parts of the conversation. If
+	// the store keeps conversations, it must include those of finished attempts.
 	Transcript(ctx context.Context, runID, path string) ([]workflow.Entry, error)
 	// PruneTranscripts must delete the kept conversations of attempts that finished before a time. It must return the
 	// number of deleted parts.
@@ -140,8 +140,8 @@ type Store interface {
 	Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error
 	// Lives must report whether an owner is alive, like the session store at the same location.
 	Lives(ctx context.Context, owner string) (bool, error)
-	// Take must change the owner of an unfinished run and clear a request to cancel it. If the run has another owner than
-	// from, the error must wrap backend.ErrExists. If the run is unknown or finished, the error must wrap
+	// Take must change the owner of an unfinished run and clear a request to cancel it. If the run has another owner
+	// than from, the error must wrap backend.ErrExists. If the run is unknown or finished, the error must wrap
 	// backend.ErrNotFound.
 	Take(ctx context.Context, runID, from, to string) error
 	// AskCancel must request that the owner of a run cancels it. The owner sees the request in Run.Cancel.
@@ -161,7 +161,8 @@ type Store interface {
 	// change nothing and return an error wrapping backend.ErrExists. If the call is unknown, the error must wrap
 	// backend.ErrNotFound.
 	Answer(ctx context.Context, a Approval) error
-	// Approvals must return the call with an id. If id is empty, it must return the calls without an answer, oldest first.
+	// Approvals must return the call with an id. If id is empty, it must return the calls without an answer, oldest
+	// first.
 	Approvals(ctx context.Context, id string) ([]Approval, error)
 	// Close must close the store.
 	Close() error

@@ -32,8 +32,9 @@ const (
 // Options configure a worker.
 type Options struct {
 	// Resume executes an ownerless run until the run has ended: it takes the run ([Queue.Carry]) and resumes it. If the
-	// run has not ended when Resume returns, it is tried again by any worker, whatever Resume's error is. If ctx ends with
-	// the cause workflow.ErrInterrupted, Resume must return soon. It is called concurrently, at most MaxRuns times.
+	// run has not ended when Resume returns, it is tried again by any worker, whatever Resume's error is. If ctx ends
+	// with the cause workflow.ErrInterrupted, Resume must return soon. It is called concurrently, at most MaxRuns
+	// times.
 	Resume func(ctx context.Context, r runstore.Run) error
 	// MaxRuns is the maximum number of concurrent runs. If zero, it is 4.
 	MaxRuns int
