@@ -365,10 +365,12 @@ func (c *checker) names(s Sandbox) {
 		}
 	}
 	if s.Session != "" && !sessionPattern.MatchString(s.Session) {
-		c.Add("session", "use at most 63 letters, digits, '.', '_', or '-'", "%q is not a session name", sanitize.Clip(s.Session))
+		c.Add("session", "use at most 63 letters, digits, '.', '_', or '-'", "%q is not a session name",
+			sanitize.Clip(s.Session))
 	}
 	if rules.IsIsolated(s.Session) {
-		c.Add("session", "write session: isolated, or another name", "%q is reserved for isolated sandboxes", sanitize.Clip(s.Session))
+		c.Add("session", "write session: isolated, or another name", "%q is reserved for isolated sandboxes",
+			sanitize.Clip(s.Session))
 	}
 }
 
@@ -403,7 +405,8 @@ func (c *checker) timeout(field string, d, most Duration) {
 func (c *checker) network(s Sandbox) {
 	c.AddBelow("network.", s.Network.Hosts().Problems())
 	if s.Network.Allow != nil && s.WithDefaults().Network.Enabled != nil {
-		c.Add("network.allow", "remove one of the two", "network.allow requires a sandbox without a network and cannot be used with network.enabled")
+		c.Add("network.allow", "remove one of the two",
+			"network.allow requires a sandbox without a network and cannot be used with network.enabled")
 	}
 }
 
@@ -418,7 +421,8 @@ func (c *checker) services(s Sandbox) {
 func (c *checker) caches(s Sandbox) {
 	for i, name := range s.Cache {
 		if !cachePattern.MatchString(name) {
-			c.Add(fmt.Sprintf("cache[%d]", i), "for example pip, npm, or go; run `workcell cache ls` to list caches", "%q is not the name of a cache", sanitize.Clip(name))
+			c.Add(fmt.Sprintf("cache[%d]", i), "for example pip, npm, or go; run `workcell cache ls` to list caches",
+				"%q is not the name of a cache", sanitize.Clip(name))
 		}
 	}
 	if len(s.Cache) > maxCaches {
@@ -429,14 +433,16 @@ func (c *checker) caches(s Sandbox) {
 func (c *checker) outputs(s Sandbox) {
 	c.AddBelow("", rules.Globs(s.Outputs).Problems())
 	if s.Outputs != nil && !s.Mode.Lasting() {
-		c.Add("outputs", "add mode: code, or remove it", "outputs require code mode; in compute mode every call has a fresh sandbox")
+		c.Add("outputs", "add mode: code, or remove it",
+			"outputs require code mode; in compute mode every call has a fresh sandbox")
 	}
 }
 
 func (c *checker) ports(s Sandbox) {
 	for _, name := range slices.Sorted(maps.Keys(s.Ports)) {
 		if !portPattern.MatchString(name) {
-			c.Add("ports."+name, "use at most 32 lower case letters, digits, or '-'", "%q is not the name of a port", sanitize.Clip(name))
+			c.Add("ports."+name, "use at most 32 lower case letters, digits, or '-'", "%q is not the name of a port",
+				sanitize.Clip(name))
 		}
 		if n := s.Ports[name]; n < 1 || n > math.MaxUint16 {
 			c.Add("ports."+name, "", "ports.%s must be 1 to %d, not %d", sanitize.Clip(name), math.MaxUint16, n)
@@ -455,7 +461,8 @@ func (c *checker) hostTools(s Sandbox) {
 		return
 	}
 	if s.Mode == ModeCompute || s.Mode == "" {
-		c.Add("host_tools", "add mode: script, or remove it", "host_tools require mode code, script, or executor; in compute mode every call has a fresh sandbox")
+		c.Add("host_tools", "add mode: script, or remove it",
+			"host_tools require mode code, script, or executor; in compute mode every call has a fresh sandbox")
 	}
 	c.AddBelow("host_tools.", s.HostTools.Problems())
 }
@@ -481,17 +488,21 @@ func (c *checker) modes(s Sandbox) {
 			}
 		}
 		if s.Mode != ModeCode && s.YieldMS != 0 {
-			c.Add("yield_ms", "add mode: code, or remove it", "yield_ms requires code mode; in mode %s every call waits for the command", s.Mode)
+			c.Add("yield_ms", "add mode: code, or remove it",
+				"yield_ms requires code mode; in mode %s every call waits for the command", s.Mode)
 		}
 		if s.Mode == ModeExecutor && s.Runtime != "" {
-			c.Add("runtime", "remove it, or set image", "runtime cannot be used in mode executor, which uses the coding agent's image")
+			c.Add("runtime", "remove it, or set image",
+				"runtime cannot be used in mode executor, which uses the coding agent's image")
 		}
 		return
 	}
 	if s.YieldMS != 0 && (s.Mode == ModeCompute || s.Mode == "") {
-		c.Add("yield_ms", "add mode: code, or remove it", "yield_ms requires code mode; in compute mode every call waits for the command")
+		c.Add("yield_ms", "add mode: code, or remove it",
+			"yield_ms requires code mode; in compute mode every call waits for the command")
 	}
 	if s.Session != "" && (s.Mode == ModeCompute || s.Mode == "") {
-		c.Add("session", "add mode: code, or remove it", "session requires code mode; in compute mode every call has a fresh sandbox")
+		c.Add("session", "add mode: code, or remove it",
+			"session requires code mode; in compute mode every call has a fresh sandbox")
 	}
 }

@@ -88,7 +88,8 @@ func cut(name string, src []byte) (parts, *Error) {
 
 func (p parts) check(name string) *Error {
 	if p.end-p.start > MaxFrontmatterBytes {
-		return &Error{File: name, Line: p.line, Message: fmt.Sprintf("the frontmatter is larger than %d KiB", MaxFrontmatterBytes>>10)}
+		return &Error{File: name, Line: p.line,
+			Message: fmt.Sprintf("the frontmatter is larger than %d KiB", MaxFrontmatterBytes>>10)}
 	}
 	for i := p.open; i < p.end; i++ {
 		if p.text[i] == '\r' && (i+1 == len(p.text) || p.text[i+1] != '\n') {
@@ -110,9 +111,11 @@ func noFrontmatter(name, text, first string, line int) *Error {
 	dashes := strings.TrimLeft(trimmed, "-")
 	switch {
 	case trimmed == "---":
-		return &Error{File: name, Line: line, Column: 1, Message: "the opening --- is indented", Hint: "start the line with ---"}
+		return &Error{File: name, Line: line, Column: 1, Message: "the opening --- is indented",
+			Hint: "start the line with ---"}
 	case strings.HasPrefix(first, "---") && len(trimmed)-len(dashes) == 3:
-		return &Error{File: name, Line: line, Column: 4, Message: "text after the opening ---", Hint: "put --- on a separate line"}
+		return &Error{File: name, Line: line, Column: 4, Message: "text after the opening ---",
+			Hint: "put --- on a separate line"}
 	case sandboxLine.MatchString(text):
 		return &Error{
 			File: name, Line: line, Column: 1, Message: "`sandbox:` is outside the frontmatter",

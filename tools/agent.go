@@ -158,7 +158,8 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 		return AgentResult{}, a.explain(ctx, req, err)
 	}
 	_, model, _ := strings.Cut(req.Model, "/")
-	span.SetAttributes(telemetry.Text(telemetry.KeyModel, req.Model), telemetry.Text(semconv.RequestModel, cmp.Or(model, req.Model)))
+	span.SetAttributes(telemetry.Text(telemetry.KeyModel, req.Model),
+		telemetry.Text(semconv.RequestModel, cmp.Or(model, req.Model)))
 	opening := &opening{}
 	defer func() { res.Evidence = opening.evidence() }()
 	ctx = context.WithValue(context.WithValue(ctx, openingKey{}, opening), agentKey{}, a)
@@ -174,7 +175,8 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 }
 
 // generate runs the model, or the coding agent that replaces it, and returns the answer.
-func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions, o RunOptions) (res AgentResult, err error) {
+func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
+	o RunOptions) (res AgentResult, err error) {
 	w := &watcher{onTool: o.OnTool}
 	x := &execution{agent: a.name, file: a.doc.File, model: req.Model, turns: o.MaxTurns, watch: w}
 	if a.coding() {
@@ -212,7 +214,8 @@ func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions, o R
 // recorded returns a copy of req that records the conversation, if ctx has a recorder for the agent. If an earlier
 // process recorded part of the conversation, the copy continues after that part, whose turns count towards the limit.
 // If ctx has no recorder, recorded returns an unchanged copy.
-func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions, w *watcher) (*ai.GenerateActionOptions, error) {
+func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions,
+	w *watcher) (*ai.GenerateActionOptions, error) {
 	out := *req
 	rec := transcript.Claim(ctx, a.name)
 	if rec == nil {
@@ -335,7 +338,8 @@ func guardRef(p *Plugin) *ai.MiddlewareRef {
 
 // local returns a middleware reference to hooks for one Generate call.
 func local(name string, hooks *ai.Hooks) *ai.MiddlewareRef {
-	return &ai.MiddlewareRef{Name: name, Config: ai.MiddlewareFunc(func(context.Context) (*ai.Hooks, error) { return hooks, nil })}
+	return &ai.MiddlewareRef{Name: name,
+		Config: ai.MiddlewareFunc(func(context.Context) (*ai.Hooks, error) { return hooks, nil })}
 }
 
 func stream(onText func(string)) ai.ModelStreamCallback {
@@ -372,9 +376,11 @@ func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err 
 	case ctx.Err() != nil:
 		return fmt.Errorf("agent %s: %w", a.name, context.Cause(ctx))
 	case errors.Is(err, ai.ErrMaxTurnsExceeded) && !errors.Is(err, executor.ErrMaxTurns):
-		return fmt.Errorf("agent %s (%s): no answer within %d turns; raise maxTurns in the file or divide the task: %w", a.name, a.doc.File, req.MaxTurns, err)
+		return fmt.Errorf("agent %s (%s): no answer within %d turns; raise maxTurns in the file or divide the task: %w",
+			a.name, a.doc.File, req.MaxTurns, err)
 	case errors.Is(err, ai.ErrModelNotFound):
-		return fmt.Errorf("agent %s (%s): unknown model %q; check its name and its provider's setup: %w", a.name, a.doc.File, req.Model, err)
+		return fmt.Errorf("agent %s (%s): unknown model %q; check its name and its provider's setup: %w", a.name, a.doc.File,
+			req.Model, err)
 	case req != nil && req.Model == "":
 		return fmt.Errorf("agent %s (%s): no model specified; add `model: provider/name` to the frontmatter, or specify one for the run", a.name, a.doc.File)
 	}

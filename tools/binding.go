@@ -116,7 +116,8 @@ func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req
 		}
 	}
 	for name, set := range map[string]bool{
-		"image": cfg.Image != "" || cfg.Runtime != "", "user": cfg.User != "", "root": cfg.Root != "", "env": len(cfg.Env) > 0,
+		"image": cfg.Image != "" || cfg.Runtime != "", "user": cfg.User != "", "root": cfg.Root != "",
+		"env":    len(cfg.Env) > 0,
 		"limits": req.Limits != backend.Limits{}, "network": req.Network != "" || len(req.Egress.Services) > 0,
 	} {
 		if set {
@@ -192,7 +193,8 @@ func (b *binding) open(ctx context.Context, name string) (s *session.Session, cr
 // session of a Genkit agent can require a user.
 func checkUser(ctx context.Context, cfg frontmatter.Sandbox) error {
 	if cfg.Session == frontmatter.SessionUser && session.UserFromContext(ctx) == "" {
-		return fmt.Errorf("the sandbox belongs to a user, but no user is specified; use session.WithUser or --user NAME: %w", backend.ErrInvalid)
+		return fmt.Errorf("the sandbox belongs to a user, but no user is specified; use session.WithUser or --user NAME: %w",
+			backend.ErrInvalid)
 	}
 	return checkChat(ctx)
 }
@@ -246,7 +248,8 @@ func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, err
 		names = append(names, fmt.Sprintf("%s (%s)", s.ID(), key.Name))
 	}
 	slices.Sort(names)
-	return nil, toolspec.Failf(toolspec.CodeInvalid, "sandbox_id is required, because there are several sandboxes: %s", strings.Join(names, ", ")).
+	return nil, toolspec.Failf(toolspec.CodeInvalid, "sandbox_id is required, because there are several sandboxes: %s",
+		strings.Join(names, ", ")).
 		WithRemediation("Pass the sandbox_id of one of them.")
 }
 

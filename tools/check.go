@@ -146,11 +146,13 @@ func (c *agentCheck) partials() error {
 func (c *agentCheck) partial(found partials, name string) {
 	t := found[name].template()
 	if err := compile(t.text); err != nil {
-		c.errs = append(c.errs, &frontmatter.Error{File: t.file, Line: 1, Message: "cannot read the template: " + oneLine(err.Error())})
+		message := "cannot read the template: " + oneLine(err.Error())
+		c.errs = append(c.errs, &frontmatter.Error{File: t.file, Line: 1, Message: message})
 	}
 	c.included(found, t)
 	var one *frontmatter.Error
-	if err := found.cycleFrom(name); errors.As(err, &one) && !slices.ContainsFunc(c.errs, func(e *frontmatter.Error) bool { return *e == *one }) {
+	if err := found.cycleFrom(name); errors.As(err, &one) &&
+		!slices.ContainsFunc(c.errs, func(e *frontmatter.Error) bool { return *e == *one }) {
 		c.errs = append(c.errs, one)
 	}
 }
@@ -162,7 +164,9 @@ func (c *agentCheck) included(found partials, t template) {
 		case inc.computed():
 			c.errs = append(c.errs, t.problem(inc.offset, "write it out", "the name of an included partial must be literal"))
 		case !ok:
-			c.errs = append(c.errs, t.problem(inc.offset, "create partial NAME as a file _NAME"+promptSuffix+" next to the agent's file", "partial %q not found", sanitize.Clip(inc.name)))
+			c.errs = append(c.errs, t.problem(inc.offset,
+				"create partial NAME as a file _NAME"+promptSuffix+" next to the agent's file", "partial %q not found",
+				sanitize.Clip(inc.name)))
 		}
 	}
 }

@@ -76,7 +76,8 @@ func (b *binding) codeTools(seconds func(most int64) toolspec.Bound) []*tool {
 		newTool(b, b.execRead, toolspec.Definition{
 			Name: toolspec.ToolExecRead, Title: "Read a command's output", ReadOnly: true, Idempotent: true,
 			Description: "Reads output of a running or finished command in numbered chunks. Reading consumes nothing: pass next_seq as since_seq to continue.",
-		}, toolspec.Bound{Name: "since_seq"}, toolspec.Bound{Name: "max_chunks", Least: 1, Most: maxChunks}, toolspec.Bound{Name: "wait_ms", Most: maxReadWaitMS}),
+		}, toolspec.Bound{Name: "since_seq"}, toolspec.Bound{Name: "max_chunks", Least: 1, Most: maxChunks},
+			toolspec.Bound{Name: "wait_ms", Most: maxReadWaitMS}),
 		newTool(b, b.execWait, toolspec.Definition{
 			Name: toolspec.ToolExecWait, Title: "Wait for a command", ReadOnly: true, Idempotent: true,
 			Description: "Waits until a running command exits and returns its result and output, as sandbox_exec does. After timeout_seconds it returns the output so far; the command keeps running.",

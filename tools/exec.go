@@ -87,7 +87,8 @@ func commandGiven(in execInput) *toolspec.Error {
 	}
 	var list []string
 	if strings.HasPrefix(strings.TrimSpace(in.Command), "[\"") && json.Unmarshal([]byte(in.Command), &list) == nil {
-		return toolspec.Failf(toolspec.CodeInvalid, "command is a JSON list written as text").WithRemediation("Pass the list itself as cmd.")
+		return toolspec.Failf(toolspec.CodeInvalid, "command is a JSON list written as text").
+			WithRemediation("Pass the list itself as cmd.")
 	}
 	return nil
 }
@@ -99,7 +100,8 @@ func newExecOutput(res sandbox.ExecResult, of sandbox.Evidence) execOutput {
 		notice = "[workcell: background processes of this command are still running; to kill them, use sandbox_exec_kill]\n"
 	}
 	return execOutput{
-		ExecID: res.ExecID, Status: string(res.Status), ExitCode: exitCode(res.Status, res.ExitCode, res.Signal), Signal: res.Signal,
+		ExecID: res.ExecID, Status: string(res.Status), ExitCode: exitCode(res.Status, res.ExitCode, res.Signal),
+		Signal: res.Signal,
 		Stdout: stdout.text, Stderr: withNotice(stderr.text, notice),
 		Truncated: stdout.truncated || stderr.truncated, StdoutBytes: res.StdoutBytes, StderrBytes: res.StderrBytes,
 		OutputPath: cmp.Or(stdout.path, stderr.path), DurationMS: res.Duration.Milliseconds(),
@@ -113,7 +115,8 @@ func (b *binding) execRead(ctx context.Context, in execReadInput) (out execReadO
 		return out, err
 	}
 	res, err := s.Command(in.ExecID).Read(ctx, sandbox.ReadRequest{
-		SinceSeq: in.SinceSeq, MaxChunks: int(cmp.Or(in.MaxChunks, defaultChunks)), Wait: time.Duration(in.WaitMS) * time.Millisecond,
+		SinceSeq: in.SinceSeq, MaxChunks: int(cmp.Or(in.MaxChunks, defaultChunks)),
+		Wait: time.Duration(in.WaitMS) * time.Millisecond,
 	})
 	out = execReadOutput{Chunks: []execChunk{}, Done: res.Done, NextSeq: res.NextSeq, Dropped: res.Dropped}
 	size := 0
@@ -178,7 +181,8 @@ func (b *binding) execKill(ctx context.Context, in execKillInput) (out execKillO
 		return out, err
 	}
 	st, err := s.Command(in.ExecID).Signal(ctx, signalName(in.Signal))
-	return execKillOutput{OK: true, ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}, unknownExec(err)
+	out = execKillOutput{OK: true, ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}
+	return out, unknownExec(err)
 }
 
 // signalName returns the sandbox's name for a signal. Models may also send numbers, which are Linux signal numbers on
@@ -203,7 +207,8 @@ func unknownExec(err error) error {
 
 // eitherForm returns bytes that are given as text or as base64 in either alphabet, with or without padding. given is
 // false if neither form is given.
-func eitherForm(textName string, text *string, dataName string, data *string) (b []byte, given bool, fail *toolspec.Error) {
+func eitherForm(textName string, text *string, dataName string,
+	data *string) (b []byte, given bool, fail *toolspec.Error) {
 	empty := func(s *string) bool { return s == nil || *s == "" }
 	switch {
 	case text == nil && data == nil:
@@ -213,7 +218,8 @@ func eitherForm(textName string, text *string, dataName string, data *string) (b
 	case text != nil && empty(data):
 		return []byte(*text), true, nil
 	}
-	plain := strings.NewReplacer("-", "+", "_", "/", "\n", "", "\r", "", " ", "").Replace(strings.TrimRight(*data, "=\r\n "))
+	plain := strings.NewReplacer("-", "+", "_", "/", "\n", "", "\r", "", " ", "").
+		Replace(strings.TrimRight(*data, "=\r\n "))
 	b, err := base64.RawStdEncoding.DecodeString(plain)
 	if err != nil {
 		return nil, false, toolspec.Failf(toolspec.CodeInvalid, "%s is not base64", dataName)

@@ -34,10 +34,12 @@ const placeholderModel = pluginName + "/executor"
 // newPlaceholder returns the placeholder model. It always fails, because a request reaches it only if no middleware
 // runs the coding agent instead.
 func newPlaceholder() api.Action {
-	opts := &ai.ModelOptions{Label: "coding agent in a sandbox", Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Output: []string{"json"}}}
-	return ai.NewModelAction(placeholderModel, opts, func(context.Context, *ai.ModelRequest, any, ai.ModelStreamCallback) (*ai.ModelResponse, error) {
-		return nil, fmt.Errorf("tools: %w: %s represents the coding agent of `sandbox: {mode: executor}` and does not answer requests", backend.ErrInvalid, placeholderModel)
-	})
+	opts := &ai.ModelOptions{Label: "coding agent in a sandbox",
+		Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Output: []string{"json"}}}
+	return ai.NewModelAction(placeholderModel, opts,
+		func(context.Context, *ai.ModelRequest, any, ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+			return nil, fmt.Errorf("tools: %w: %s represents the coding agent of `sandbox: {mode: executor}` and does not answer requests", backend.ErrInvalid, placeholderModel)
+		})
 }
 
 // executorImage returns the default sandbox image for a coding agent. It is empty if the coding agent has no image.
@@ -85,7 +87,8 @@ func (b *binding) execute(ctx context.Context, p *ai.ModelParams, _ ai.ModelNext
 	return &ai.ModelResponse{
 		Request: p.Request, Message: ai.NewModelTextMessage(answer), FinishReason: ai.FinishReasonStop, Raw: res,
 		Usage: &ai.GenerationUsage{
-			InputTokens: int(x.metered.InputTokens), OutputTokens: int(x.metered.OutputTokens), TotalTokens: int(x.metered.InputTokens + x.metered.OutputTokens),
+			InputTokens: int(x.metered.InputTokens), OutputTokens: int(x.metered.OutputTokens),
+			TotalTokens:         int(x.metered.InputTokens + x.metered.OutputTokens),
 			CachedContentTokens: int(x.metered.CacheReadTokens), ThoughtsTokens: int(x.metered.ReasoningTokens),
 		},
 	}, nil
@@ -153,7 +156,8 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 }
 
 // grantExecutor gives the coding agent access to the host tools that its agent may use.
-func (b *binding) grantExecutor(ctx context.Context, s *session.Session, o *executor.Options, access *modelAccess) (*hostGrant, error) {
+func (b *binding) grantExecutor(ctx context.Context, s *session.Session, o *executor.Options,
+	access *modelAccess) (*hostGrant, error) {
 	var req sandbox.ExecRequest
 	o.Grant = func(ctx context.Context, r *sandbox.ExecRequest) {
 		access.Under(trace.SpanContextFromContext(ctx))
@@ -203,7 +207,8 @@ func (b *binding) loadSkills(ctx context.Context, file string) (skills []skill.S
 	patterns := b.cfg.Executor.Skills
 	if file == "" {
 		if len(patterns) > 0 {
-			return nil, fmt.Errorf("tools: %w: executor.skills requires an agent that is loaded from a file", backend.ErrUnsupported)
+			return nil, fmt.Errorf("tools: %w: executor.skills requires an agent that is loaded from a file",
+				backend.ErrUnsupported)
 		}
 		return nil, nil
 	}

@@ -35,7 +35,8 @@ func (b *binding) fsWrite(ctx context.Context, in fsWriteInput) (out fsWriteOutp
 		return out, toolspec.Failf(toolspec.CodeInvalid, "contents or contents_b64 is required").
 			WithRemediation("Pass the text as contents; an empty file is contents: \"\".")
 	case len(data) > maxTransfer:
-		return out, toolspec.Failf(toolspec.CodeTooLarge, "the contents have %d bytes, the limit of one call is %d", len(data), maxTransfer)
+		return out, toolspec.Failf(toolspec.CodeTooLarge, "the contents have %d bytes, the limit of one call is %d",
+			len(data), maxTransfer)
 	}
 	mode, fail := fileMode(in.Mode)
 	if fail != nil {
@@ -62,7 +63,8 @@ func fileMode(text string) (fs.FileMode, *toolspec.Error) {
 	}
 	n, err := strconv.ParseUint(text, 8, 32)
 	if err != nil || n > 0o777 || n == 0 {
-		return 0, toolspec.Failf(toolspec.CodeInvalid, "mode %q must be permissions in octal between 0001 and 0777, for example 0755", sanitize.Clip(text))
+		return 0, toolspec.Failf(toolspec.CodeInvalid,
+			"mode %q must be permissions in octal between 0001 and 0777, for example 0755", sanitize.Clip(text))
 	}
 	return fs.FileMode(n), nil
 }
@@ -242,7 +244,8 @@ func (b *binding) fsList(ctx context.Context, in fsListInput) (out fsListOutput,
 	if err != nil {
 		return out, err
 	}
-	list, err := s.ListFiles(ctx, cmp.Or(in.Path, "."), sandbox.ListFilesOptions{Recursive: in.Recursive, Limit: int(in.Limit)})
+	list, err := s.ListFiles(ctx, cmp.Or(in.Path, "."),
+		sandbox.ListFilesOptions{Recursive: in.Recursive, Limit: int(in.Limit)})
 	out = fsListOutput{Entries: make([]fsEntry, len(list.Entries)), Truncated: list.Truncated, Total: list.Total}
 	for i, e := range list.Entries {
 		out.Entries[i] = fsEntry{

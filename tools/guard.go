@@ -32,13 +32,15 @@ type unknownInput struct {
 
 // unknownTool returns the tool that answers calls of unknown tools.
 func (b *binding) unknownTool() ai.Tool {
-	return newTool(b, b.unknown, toolspec.Definition{Name: unknownTool, Description: "Answers calls of tools that do not exist."})
+	return newTool(b, b.unknown, toolspec.Definition{Name: unknownTool,
+		Description: "Answers calls of tools that do not exist."})
 }
 
 // unknown returns an error that explains that the tool does not exist.
 func (b *binding) unknown(_ context.Context, in unknownInput) (toolspec.Result, error) {
 	if in.Unread != "" {
-		return toolspec.Result{}, toolspec.Failf(toolspec.CodeInvalid, "the arguments of a tool call are not a JSON object (%s); none of the calls was made", in.Unread).
+		return toolspec.Result{}, toolspec.Failf(toolspec.CodeInvalid,
+			"the arguments of a tool call are not a JSON object (%s); none of the calls was made", in.Unread).
 			WithRemediation("Call again with one JSON object as arguments: escape quotes, backslashes, and newlines in strings. If they were truncated, write less in one call.")
 	}
 	e := toolspec.Failf(toolspec.CodeNotFound, "unknown tool %q", sanitize.Clip(in.Tool))
@@ -94,7 +96,8 @@ func (g *guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelN
 	if why := unreadable(err); why != "" && len(known) > 0 && g.unread < maxUnread && ctx.Err() == nil {
 		g.unread++
 		call := &ai.ToolRequest{Name: unknownTool, Input: unknownInput{Unread: why}}
-		return &ai.ModelResponse{Request: p.Request, Message: ai.NewModelMessage(ai.NewToolRequestPart(call)), FinishReason: ai.FinishReasonStop}, nil
+		return &ai.ModelResponse{Request: p.Request, Message: ai.NewModelMessage(ai.NewToolRequestPart(call)),
+			FinishReason: ai.FinishReasonStop}, nil
 	}
 	g.unread = 0
 	if err != nil || resp == nil || resp.Message == nil {
@@ -164,10 +167,12 @@ func repaired(m *ai.Message, known []string) *ai.Message {
 
 // wrapTool converts panics and rejected arguments of any tool to output. It does not change other errors, for example
 // interrupts and the errors of tools outside of Workcell.
-func (g *guard) wrapTool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext) (resp *ai.MultipartToolResponse, err error) {
+func (g *guard) wrapTool(ctx context.Context, p *ai.ToolParams,
+	next ai.ToolNext) (resp *ai.MultipartToolResponse, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			g.log.ErrorContext(ctx, "a tool panicked", "tool", p.Tool.Name(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			g.log.ErrorContext(ctx, "a tool panicked", "tool", p.Tool.Name(), "panic", fmt.Sprint(r),
+				"stack", string(debug.Stack()))
 			resp, err = output(toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", p.Tool.Name())), nil
 		}
 	}()
@@ -178,7 +183,8 @@ func (g *guard) wrapTool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext
 	if interrupt, _ := ai.IsToolInterruptError(err); interrupt || !errors.Is(err, status.ErrInvalidInput) {
 		return resp, err
 	}
-	return output(toolspec.Failf(toolspec.CodeInvalid, "the arguments of %s do not fit its schema: %s", p.Tool.Name(), oneLine(err.Error()))), nil
+	return output(toolspec.Failf(toolspec.CodeInvalid, "the arguments of %s do not fit its schema: %s", p.Tool.Name(),
+		oneLine(err.Error()))), nil
 }
 
 func output(e *toolspec.Error) *ai.MultipartToolResponse {

@@ -33,8 +33,9 @@ func GenkitSource(g *genkit.Genkit, names ...string) (hosttools.Source, error) {
 		def := t.Definition()
 		list[i] = hosttools.Tool{
 			// Genkit does not describe the effects of a tool, so assume the worst.
-			Definition: hosttools.Definition{Name: name, Description: def.Description, Destructive: true, Network: true, Input: def.InputSchema, Output: def.OutputSchema},
-			Handle:     func(ctx context.Context, c hosttools.Call) (hosttools.Result, error) { return runGenkit(ctx, t, c) },
+			Definition: hosttools.Definition{Name: name, Description: def.Description, Destructive: true, Network: true,
+				Input: def.InputSchema, Output: def.OutputSchema},
+			Handle: func(ctx context.Context, c hosttools.Call) (hosttools.Result, error) { return runGenkit(ctx, t, c) },
 		}
 	}
 	return hosttools.Static(hosttools.AppServer, list...), nil

@@ -62,10 +62,13 @@ func (b *binding) asImage(ctx context.Context, s *session.Session, name string, 
 	case media == "":
 		return nil
 	case info.Size > maxImage || width > maxSide || height > maxSide:
-		return toolspec.Failf(toolspec.CodeTooLarge, "the image has %d bytes and %d x %d pixels, the limits are %d bytes and %d pixels a side", info.Size, width, height, maxImage, maxSide).
+		return toolspec.Failf(toolspec.CodeTooLarge,
+			"the image has %d bytes and %d x %d pixels, the limits are %d bytes and %d pixels a side", info.Size, width, height,
+			maxImage, maxSide).
 			WithRemediation("Create a smaller copy with a program in the sandbox and read it, or pass max_bytes for part of its bytes.")
 	}
-	*out = fsReadOutput{SizeBytes: info.Size, Width: width, Height: height, Image: toolspec.Image{MediaType: media, Data: data}}
+	*out = fsReadOutput{SizeBytes: info.Size, Width: width, Height: height,
+		Image: toolspec.Image{MediaType: media, Data: data}}
 	if !b.box.seesImages(ctx) {
 		out.Image.Data = nil
 		out.Note = "images cannot be shown to you; inspect it with a program in the sandbox"
@@ -96,7 +99,8 @@ func (t *toolbox) seesImages(ctx context.Context) bool {
 // imageParts returns the images of an output as Genkit's parts.
 func imageParts(out any) (parts []*ai.Part) {
 	for _, img := range toolspec.ImagesOf(out) {
-		parts = append(parts, ai.NewMediaPart(img.MediaType, "data:"+img.MediaType+";base64,"+base64.StdEncoding.EncodeToString(img.Data)))
+		parts = append(parts, ai.NewMediaPart(img.MediaType,
+			"data:"+img.MediaType+";base64,"+base64.StdEncoding.EncodeToString(img.Data)))
 	}
 	return parts
 }

@@ -83,7 +83,8 @@ func inputProblem(e gojsonschema.ResultError, schema map[string]any) string {
 		name := inside(field, detail("property"))
 		return fmt.Sprintf("unknown input %s%s", sanitize.Clip(name), nearInput(name, schema))
 	case "invalid_type":
-		return fmt.Sprintf("input %s must be %s, not %s", sanitize.Clip(field), wantedKind(detail("expected")), toolspec.KindOf(e.Value()))
+		return fmt.Sprintf("input %s must be %s, not %s", sanitize.Clip(field), wantedKind(detail("expected")),
+			toolspec.KindOf(e.Value()))
 	case "enum":
 		return fmt.Sprintf("input %s must be one of %s", sanitize.Clip(field), detail("allowed"))
 	}
@@ -111,7 +112,8 @@ func nearInput(name string, schema map[string]any) string {
 // "[string,null]".
 func wantedKind(types string) string {
 	words := map[string]string{
-		"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false", "array": "a list", "object": "an object",
+		"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false", "array": "a list",
+		"object": "an object",
 	}
 	var kinds []string
 	for t := range strings.SplitSeq(strings.Trim(types, "[]"), ",") {

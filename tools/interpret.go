@@ -63,7 +63,8 @@ func programGiven(in execInput) *toolspec.Error {
 	case in.Code == "":
 		return toolspec.Failf(toolspec.CodeInvalid, "interpreter requires code").WithRemediation(how)
 	case len(in.Cmd) > 0 || in.Command != "" || in.Cwd != "" || len(in.Env) > 0 || in.Stdin != nil || in.Stream:
-		return toolspec.Failf(toolspec.CodeInvalid, "interpreter cannot be used with cmd, command, cwd, env, stdin, or stream").WithRemediation(how)
+		return toolspec.Failf(toolspec.CodeInvalid,
+			"interpreter cannot be used with cmd, command, cwd, env, stdin, or stream").WithRemediation(how)
 	}
 	return nil
 }
@@ -87,7 +88,8 @@ func (b *binding) programEnded(ctx context.Context, s *session.Session, out *exe
 func (b *binding) showValue(ctx context.Context, out *execOutput, v interpreter.Value) {
 	head, tail := excerpt(b.streamChars)
 	if out.Value = v.Text; len(v.Text) > head+tail {
-		out.Value = show(sandbox.Output{Head: []byte(v.Text[:head]), Tail: []byte(v.Text[len(v.Text)-tail:]), Omitted: int64(len(v.Text) - head - tail), Total: int64(len(v.Text))}, "the value", false).text
+		out.Value = show(sandbox.Output{Head: []byte(v.Text[:head]), Tail: []byte(v.Text[len(v.Text)-tail:]),
+			Omitted: int64(len(v.Text) - head - tail), Total: int64(len(v.Text))}, "the value", false).text
 	}
 	for _, data := range v.Images {
 		media, width, height := imageType(data)

@@ -52,7 +52,8 @@ func (t *toolbox) await(tc *ai.ToolContext, owner record.Scope, job *interrupt.J
 	}
 	t.rounds.Keep(q.ID, owner, interrupt.Round[*interrupt.Job[any]]{Job: job, Questions: []*interrupt.Question{q}})
 	return nil, tc.Interrupt(&ai.InterruptOptions{Metadata: map[string]any{
-		metaApproval: q.ID, metaExec: q.Caller.ExecID, metaSandbox: q.Caller.SandboxID, metaTool: q.Server + "." + q.Tool, metaArguments: string(q.Args),
+		metaApproval: q.ID, metaExec: q.Caller.ExecID, metaSandbox: q.Caller.SandboxID, metaTool: q.Server + "." + q.Tool,
+		metaArguments: string(q.Args),
 	}})
 }
 

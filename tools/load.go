@@ -96,7 +96,8 @@ func loadAgents(g *genkit.Genkit, fsys fs.FS, prefix string) (map[string]*Agent,
 		}
 		agent := promptName(name)
 		if other := docs[agent]; other != nil {
-			errs = append(errs, &frontmatter.Error{File: file, Message: fmt.Sprintf("the agent %q is already defined in %s", agent, other.File)})
+			errs = append(errs, &frontmatter.Error{File: file,
+				Message: fmt.Sprintf("the agent %q is already defined in %s", agent, other.File)})
 			return nil
 		}
 		docs[agent] = doc

@@ -21,11 +21,13 @@ func (b *binding) openSandbox(ctx context.Context, in openInput) (out openOutput
 	if in.SessionKey != "" {
 		name = in.SessionKey
 		if err := b.run(ctx).Key(name).Validate(); err != nil {
-			return out, toolspec.Failf(toolspec.CodeInvalid, "session_key %q is not the name of a sandbox", sanitize.Clip(in.SessionKey)).
+			return out, toolspec.Failf(toolspec.CodeInvalid, "session_key %q is not the name of a sandbox",
+				sanitize.Clip(in.SessionKey)).
 				WithRemediation("Use up to 128 letters, digits, '.', '_', and '-', or omit session_key for the agent's own sandbox.")
 		}
 		if !b.mayUse(ctx, name) {
-			return out, toolspec.Failf(toolspec.CodePermission, "this agent cannot access sandbox %q", sanitize.Clip(in.SessionKey)).
+			return out, toolspec.Failf(toolspec.CodePermission, "this agent cannot access sandbox %q",
+				sanitize.Clip(in.SessionKey)).
 				WithRemediation("Omit session_key: an isolated agent can use only its own sandbox.")
 		}
 	}
@@ -54,7 +56,8 @@ func newOpenLimits(info session.Info) openLimits {
 	return openLimits{
 		CPUMillicores: l.CPUMillicores, MemoryMB: l.MemoryMB, PIDs: l.PIDs, WorkspaceMB: l.WorkspaceMB, ShmMB: l.ShmMB,
 		IdleTimeout: frontmatter.Duration(max(info.IdleTimeout, 0)), ExecTimeout: frontmatter.Duration(info.ExecTimeout),
-		WorkspaceEnforcement: string(info.Workspace), RootMB: info.RootBytes >> 20, RootEnforcement: string(info.RootEnforcement),
+		WorkspaceEnforcement: string(info.Workspace), RootMB: info.RootBytes >> 20,
+		RootEnforcement: string(info.RootEnforcement),
 	}
 }
 

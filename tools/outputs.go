@@ -58,7 +58,8 @@ func (b *binding) keepArtifacts(ctx context.Context, box *session.Session, store
 		if e := made.Outputs[name]; len(e.Content) <= maxArtifact && e.Mode.IsRegular() {
 			store.AddArtifacts(artifact(name, e.Content))
 		} else {
-			b.box.log.WarnContext(ctx, "an output was not saved as an artifact: it is a link or too large", "sandbox", box.ID(), "bytes", len(e.Content))
+			b.box.log.WarnContext(ctx, "an output was not saved as an artifact: it is a link or too large",
+				"sandbox", box.ID(), "bytes", len(e.Content))
 		}
 	}
 }
@@ -73,5 +74,6 @@ func artifact(name string, content []byte) *aix.Artifact {
 		}
 		part = ai.NewMediaPart(kind, "data:"+kind+";base64,"+base64.StdEncoding.EncodeToString(content))
 	}
-	return &aix.Artifact{Name: name, Parts: []*ai.Part{part}, Metadata: map[string]any{"mimeType": kind, "sizeBytes": len(content)}}
+	return &aix.Artifact{Name: name, Parts: []*ai.Part{part},
+		Metadata: map[string]any{"mimeType": kind, "sizeBytes": len(content)}}
 }

@@ -92,7 +92,8 @@ func findPartials(fsys fs.FS, prefix string, deep bool) (partials, error) {
 		}
 		p := partial{file: file, source: string(src)}
 		if other, ok := found[partialName(name)]; ok {
-			return &frontmatter.Error{File: file, Message: fmt.Sprintf("the partial %q is already defined in %s", partialName(name), other.file)}
+			return &frontmatter.Error{File: file,
+				Message: fmt.Sprintf("the partial %q is already defined in %s", partialName(name), other.file)}
 		}
 		found[partialName(name)] = p
 		return nil

@@ -39,7 +39,8 @@ func launcherOf(r frontmatter.Runtime) launcher {
 		return launcher{programs: []string{"bash", "sh"}, file: "main.sh"}
 	default:
 		// Disable buffering, to keep the output of a program that is killed.
-		return launcher{programs: []string{"python3", "python"}, file: "main.py", env: map[string]string{"PYTHONUNBUFFERED": "1"}}
+		return launcher{programs: []string{"python3", "python"}, file: "main.py",
+			env: map[string]string{"PYTHONUNBUFFERED": "1"}}
 	}
 }
 
@@ -98,7 +99,8 @@ const scriptsDir = ".workcell/run"
 // runScript implements sandbox_run in the run's shared sandbox, which keeps its files.
 func (b *binding) runScript(ctx context.Context, in runInput) (out runOutput, err error) {
 	base, _ := session.BaseFromContext(ctx)
-	runtime := cmp.Or(frontmatter.Runtime(in.Runtime), b.cfg.Runtime, frontmatter.Runtime(base.Language), frontmatter.RuntimePython)
+	runtime := cmp.Or(frontmatter.Runtime(in.Runtime), b.cfg.Runtime, frontmatter.Runtime(base.Language),
+		frontmatter.RuntimePython)
 	how := launcherOf(runtime)
 	how.file = path.Join(scriptsDir, record.NewID(), how.file)
 	if fail := b.checkRun(in, runtime, how); fail != nil {
@@ -171,11 +173,13 @@ func (b *binding) removeScript(ctx context.Context, s *session.Session, dir stri
 
 func (b *binding) checkRun(in runInput, runtime frontmatter.Runtime, how launcher) *toolspec.Error {
 	if !slices.Contains(frontmatter.Runtimes(), runtime) {
-		return toolspec.Failf(toolspec.CodeInvalid, "unknown runtime %q: must be python, node, or bash", sanitize.Clip(in.Runtime))
+		return toolspec.Failf(toolspec.CodeInvalid, "unknown runtime %q: must be python, node, or bash",
+			sanitize.Clip(in.Runtime))
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.Files)) {
 		if path.IsAbs(name) {
-			return toolspec.Failf(toolspec.CodeInvalid, "cannot write %s: paths must be relative to the working directory", sanitize.Clip(name))
+			return toolspec.Failf(toolspec.CodeInvalid, "cannot write %s: paths must be relative to the working directory",
+				sanitize.Clip(name))
 		}
 		if path.Clean(name) == how.file {
 			return toolspec.Failf(toolspec.CodeInvalid, "files must not contain %s, which is the path of code", how.file)
@@ -191,7 +195,8 @@ func writeFiles(ctx context.Context, s *session.Session, in runInput, file strin
 		if name == file {
 			text = in.Code
 		}
-		_, err := s.WriteFile(ctx, name, strings.NewReader(text), sandbox.WriteFileOptions{Size: int64(len(text)), Overwrite: true})
+		_, err := s.WriteFile(ctx, name, strings.NewReader(text),
+			sandbox.WriteFileOptions{Size: int64(len(text)), Overwrite: true})
 		if err != nil {
 			e := toolspec.ErrorOf(err)
 			e.Message = fmt.Sprintf("cannot write %s: %s", sanitize.Clip(name), e.Message)
@@ -210,7 +215,8 @@ func (b *binding) runRequest(in runInput, how launcher, info session.Info) sandb
 	seconds := cmp.Or(in.TimeoutSeconds, b.cfg.TimeoutSeconds)
 	return sandbox.ExecRequest{
 		Argv: append([]string{how.program(info.Programs), how.file}, in.Args...), Env: env,
-		Timeout: cmp.Or(time.Duration(seconds)*time.Second, info.ExecTimeout, defaultRunTimeout), HeadBytes: head, TailBytes: tail,
+		Timeout:   cmp.Or(time.Duration(seconds)*time.Second, info.ExecTimeout, defaultRunTimeout),
+		HeadBytes: head, TailBytes: tail,
 	}
 }
 
@@ -221,11 +227,13 @@ func newRunOutput(res sandbox.ExecResult, runtime frontmatter.Runtime, of sandbo
 		OK: res.Status == sandbox.ExecCompleted && code != nil && *code == 0, Runtime: string(runtime), ExitCode: code,
 		DurationMS: res.Duration.Milliseconds(),
 		Stdout:     stdout.text, Stderr: withNotice(stderr.text, limitNotice(res)),
-		Truncated: stdout.truncated || stderr.truncated, hostCounts: hostCounts{Refused: refusedHosts(res.Refused)}, Evidence: of,
+		Truncated: stdout.truncated || stderr.truncated, hostCounts: hostCounts{Refused: refusedHosts(res.Refused)},
+		Evidence: of,
 	}
 	switch res.Status {
 	case sandbox.ExecTimedOut:
-		out.Error = toolspec.Failf(toolspec.CodeTimeout, "the program timed out after %d seconds", int64(res.Timeout/time.Second))
+		out.Error = toolspec.Failf(toolspec.CodeTimeout, "the program timed out after %d seconds",
+			int64(res.Timeout/time.Second))
 	case sandbox.ExecOOMKilled, sandbox.ExecQuotaKilled:
 		out.Error = toolspec.Failf(toolspec.CodeQuota, "the program was killed: %s", res.Limit)
 	case sandbox.ExecKilled:

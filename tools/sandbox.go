@@ -81,7 +81,8 @@ func (t *toolbox) bind(ctx context.Context, cfg Sandbox) (*binding, error) {
 // wrapGenerate creates a run for a call without one. At the end, it closes the sandboxes that cannot be used again. The
 // first iteration encloses all others. The run of a Genkit agent's session is not closed, so its sandboxes exist until
 // their idle timeout.
-func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams, next ai.GenerateNext) (*ai.ModelResponse, error) {
+func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams,
+	next ai.GenerateNext) (*ai.ModelResponse, error) {
 	if p.Iteration > 0 {
 		return next(ctx, b.withExpiryNotice(p))
 	}

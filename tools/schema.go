@@ -140,8 +140,9 @@ type execInput struct {
 
 func (in *execInput) args() toolspec.Args {
 	return toolspec.Args{
-		SandboxID: &in.SandboxID, TimeoutSeconds: &in.TimeoutSeconds, Argv: in.Cmd, Line: in.Command, Stdin: in.Stdin, StdinOpen: in.Stream,
-		Code: in.Code, Runtime: in.Interpreter,
+		SandboxID: &in.SandboxID, TimeoutSeconds: &in.TimeoutSeconds, Argv: in.Cmd, Line: in.Command, Stdin: in.Stdin,
+		StdinOpen: in.Stream,
+		Code:      in.Code, Runtime: in.Interpreter,
 	}
 }
 

@@ -16,7 +16,8 @@ func (b *binding) snapshot(ctx context.Context, in snapshotInput) (out snapshotO
 		return out, err
 	}
 	if rules.IsRunSnapshot(in.Name) {
-		return out, fmt.Errorf("%w: names like %.80q are reserved for snapshots of runs; choose another name", backend.ErrInvalid, in.Name)
+		return out, fmt.Errorf("%w: names like %.80q are reserved for snapshots of runs; choose another name",
+			backend.ErrInvalid, in.Name)
 	}
 	if _, err := s.Snapshot(ctx, in.Name); err != nil {
 		return out, err

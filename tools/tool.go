@@ -38,7 +38,8 @@ var (
 
 // newTool creates a tool from do. It converts errors of do to output. It returns only the error of a done ctx to
 // Genkit.
-func newTool[In, Out any](b *binding, do func(context.Context, In) (Out, error), def toolspec.Definition, bounds ...toolspec.Bound) *tool {
+func newTool[In, Out any](b *binding, do func(context.Context, In) (Out, error), def toolspec.Definition,
+	bounds ...toolspec.Bound) *tool {
 	def.Input, def.Output = b.box.schemas(def.Name, toolspec.Schemas[In, Out])
 	for _, bound := range bounds {
 		bound.Describe(def.Input)
@@ -61,17 +62,18 @@ func newTool[In, Out any](b *binding, do func(context.Context, In) (Out, error),
 		}
 		return toolspec.Result{Error: known}, nil
 	}
-	t.ToolAction = ai.NewMultipartTool(def.Name, def.Description, func(tc *ai.ToolContext, raw json.RawMessage) (*ai.MultipartToolResponse, error) {
-		describeTool(tc)
-		out, err := b.interruptible(tc, func(ctx context.Context) (any, error) { return t.run(ctx, raw) })
-		if err != nil {
-			return nil, err
-		}
-		if e := toolspec.FailureOf(out); e != nil { // Genkit considers the call successful
-			telemetry.Fail(trace.SpanFromContext(tc), string(e.Code))
-		}
-		return &ai.MultipartToolResponse{Output: out, Content: imageParts(out)}, nil
-	}, ai.WithOutputSchema(def.Output), ai.WithStrictSchema(false))
+	t.ToolAction = ai.NewMultipartTool(def.Name, def.Description,
+		func(tc *ai.ToolContext, raw json.RawMessage) (*ai.MultipartToolResponse, error) {
+			describeTool(tc)
+			out, err := b.interruptible(tc, func(ctx context.Context) (any, error) { return t.run(ctx, raw) })
+			if err != nil {
+				return nil, err
+			}
+			if e := toolspec.FailureOf(out); e != nil { // Genkit considers the call successful
+				telemetry.Fail(trace.SpanFromContext(tc), string(e.Code))
+			}
+			return &ai.MultipartToolResponse{Output: out, Content: imageParts(out)}, nil
+		}, ai.WithOutputSchema(def.Output), ai.WithStrictSchema(false))
 	return t
 }
 
@@ -87,7 +89,8 @@ func describeTool(ctx context.Context) {
 }
 
 // answer decodes a model's arguments and calls do.
-func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.RawMessage, do func(context.Context, In) (Out, error), bounds []toolspec.Bound) (out Out, err error) {
+func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.RawMessage,
+	do func(context.Context, In) (Out, error), bounds []toolspec.Bound) (out Out, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			b.box.log.ErrorContext(ctx, "a tool panicked", "tool", name, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
@@ -129,7 +132,8 @@ func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.
 
 // refuses reports whether code means that a rule or limit refused a call after it had been allowed to start.
 func refuses(code toolspec.Code) bool {
-	return slices.Contains([]toolspec.Code{toolspec.CodePermission, toolspec.CodeTooLarge, toolspec.CodeCapacity, toolspec.CodeQuota}, code)
+	return slices.Contains([]toolspec.Code{toolspec.CodePermission, toolspec.CodeTooLarge, toolspec.CodeCapacity,
+		toolspec.CodeQuota}, code)
 }
 
 // refused records that a check refused a call, and returns the reason.
@@ -143,7 +147,8 @@ func (b *binding) refused(ctx context.Context, fail *toolspec.Error) error {
 // noteRefusal writes the refusal of a call to the audit log and to the call's span.
 func (b *binding) noteRefusal(ctx context.Context, fail *toolspec.Error) error {
 	if fail.Rule != "" {
-		trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.Text(telemetry.KeyRule, fail.Rule)))
+		trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused,
+			trace.WithAttributes(telemetry.Text(telemetry.KeyRule, fail.Rule)))
 	}
 	return b.decided(ctx, audit.Refused, fail.Rule, fail.Code)
 }
@@ -151,7 +156,8 @@ func (b *binding) noteRefusal(ctx context.Context, fail *toolspec.Error) error {
 // decided writes the decision on a tool call to the audit log.
 func (b *binding) decided(ctx context.Context, decision, rule string, class toolspec.Code) error {
 	return audit.Note(ctx, func(r *audit.Record) {
-		r.Event, r.Run, r.Decision, r.Rule, r.Error = audit.EventTool, cmp.Or(r.Run, b.run(ctx).ID), decision, rule, string(class)
+		r.Event, r.Run, r.Decision, r.Rule, r.Error = audit.EventTool, cmp.Or(r.Run, b.run(ctx).ID), decision, rule,
+			string(class)
 	})
 }
 

@@ -36,7 +36,8 @@ func (l *loader) checkTarget(s *step, t target) {
 		return
 	}
 	if other := l.byID[t.id]; other != nil {
-		l.Fail(t.at, fmt.Sprintf("next can only be a step of %s", s.seq.scope), "step %s leads to %q, which is part of %s", s.id, t.id, other.seq.scope)
+		l.Fail(t.at, fmt.Sprintf("next can only be a step of %s", s.seq.scope), "step %s leads to %q, which is part of %s",
+			s.id, t.id, other.seq.scope)
 		return
 	}
 	l.Fail(t.at, suggest.Hint(t.id, sortedKeys(s.seq.index)), "step %s leads to unknown step %q", s.id, t.id)
@@ -77,7 +78,8 @@ func (l *loader) checkStepPath(p expr.Path, visible map[string]*step) {
 	s, ok := visible[id]
 	if !ok {
 		if other := l.byID[id]; other != nil {
-			l.failAt(p.Places[0], "use the output of the enclosing step", "step %q cannot be used here, because it is part of %s", id, other.seq.scope)
+			l.failAt(p.Places[0], "use the output of the enclosing step",
+				"step %q cannot be used here, because it is part of %s", id, other.seq.scope)
 			return
 		}
 		l.failAt(p.Places[0], suggest.Hint(id, sortedKeys(visible)), "unknown step %q", clip(id))
@@ -89,7 +91,8 @@ func (l *loader) checkStepPath(p expr.Path, visible map[string]*step) {
 	}
 	switch b := s.body.(type) {
 	case *execBody:
-		known := []string{"ok", "status", "exit_code", "signal", "limit", "stdout", "stderr", "truncated", "duration_ms", "json", "invalid_utf8"}
+		known := []string{"ok", "status", "exit_code", "signal", "limit", "stdout", "stderr", "truncated", "duration_ms",
+			"json", "invalid_utf8"}
 		l.checkKey(p, 2, known, "the output of a command has no %q")
 	case *fanBody:
 		if s.typ == TypeParallel {

@@ -40,7 +40,8 @@ func (ex *execution) checkpoint(ctx context.Context) (*Checkpoint, error) {
 			continue
 		}
 		if err := keepSnapshot(ctx, s, c.Name); err != nil {
-			return nil, &Error{Code: fallbackCode(ex.typ), Message: fmt.Sprintf("cannot create a checkpoint: %v", err), Err: err, Final: true}
+			return nil, &Error{Code: fallbackCode(ex.typ), Message: fmt.Sprintf("cannot create a checkpoint: %v", err), Err: err,
+				Final: true}
 		}
 		c.Sandboxes = append(c.Sandboxes, name)
 	}
@@ -188,7 +189,8 @@ func (r *run) restorable(ctx context.Context) error {
 }
 
 func cannotRestore(name string, err error) error {
-	return &Error{Code: codeInternal, Message: fmt.Sprintf("cannot restore sandbox %s: %v", name, err), Err: err, Final: true}
+	return &Error{Code: codeInternal, Message: fmt.Sprintf("cannot restore sandbox %s: %v", name, err), Err: err,
+		Final: true}
 }
 
 // restore rolls the run's sandboxes back to a checkpoint. It removes sandboxes that did not exist then.

@@ -100,7 +100,8 @@ func (o *object) word(key string) string {
 	}
 	s := o.text(key)
 	if s != "" && !isID(s) {
-		o.Fail(n, "use at most 64 letters, digits, '_', or '-', starting with a letter or '_'", "%s %q of %s is not a valid name", key, clip(s), o.what)
+		o.Fail(n, "use at most 64 letters, digits, '_', or '-', starting with a letter or '_'",
+			"%s %q of %s is not a valid name", key, clip(s), o.what)
 		return ""
 	}
 	return s

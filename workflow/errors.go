@@ -98,7 +98,8 @@ func (e *Error) data() map[string]any {
 	if len(e.Failed) > 0 {
 		list := make([]any, len(e.Failed))
 		for i, f := range e.Failed {
-			list[i] = map[string]any{"branch": f.Branch, "index": int64(f.Index), "step": f.Step, "code": string(f.Code), "message": f.Message}
+			list[i] = map[string]any{"branch": f.Branch, "index": int64(f.Index), "step": f.Step, "code": string(f.Code),
+				"message": f.Message}
 		}
 		out["failed"] = list
 	}

@@ -44,12 +44,14 @@ func (b *execBody) run(ctx context.Context, ex *execution) (result, error) {
 	if ex.timeout > 0 {
 		left := ex.timeout - time.Since(started)
 		if left <= 0 {
-			return result{}, &Error{Code: codeTimeout, Message: fmt.Sprintf("timed out after %s", ex.timeout), Err: errStepTimeout}
+			return result{}, &Error{Code: codeTimeout, Message: fmt.Sprintf("timed out after %s", ex.timeout),
+				Err: errStepTimeout}
 		}
 		req.Timeout = max(left, sandbox.MinExecTimeout)
 	}
 	ex.used.Evidence = []sandbox.Evidence{s.Settings().Evidence()}
-	out, err := guard(ctx, ex.run, ex.path, func(ctx context.Context) (sandbox.ExecResult, error) { return s.Exec(ctx, req) })
+	out, err := guard(ctx, ex.run, ex.path,
+		func(ctx context.Context) (sandbox.ExecResult, error) { return s.Exec(ctx, req) })
 	if err != nil {
 		return result{}, err
 	}
@@ -89,7 +91,8 @@ func (b *execBody) request(ctx context.Context, ex *execution) (sandbox.ExecRequ
 			return req, err
 		}
 		if len(s) > maxEnvValue {
-			return req, ex.tooLarge(a.value, fmt.Sprintf("a value of %d bytes is too large for a command line, pass it as stdin", len(s)))
+			return req, ex.tooLarge(a.value,
+				fmt.Sprintf("a value of %d bytes is too large for a command line, pass it as stdin", len(s)))
 		}
 		req.Env[a.name] = s
 	}
@@ -102,7 +105,8 @@ func (b *execBody) request(ctx context.Context, ex *execution) (sandbox.ExecRequ
 		return req, err
 	}
 	if len(stdin) > sandbox.MaxStdinBytes {
-		return req, ex.tooLarge(b.stdin, fmt.Sprintf("stdin has %d bytes, at most %d are allowed", len(stdin), sandbox.MaxStdinBytes))
+		return req, ex.tooLarge(b.stdin,
+			fmt.Sprintf("stdin has %d bytes, at most %d are allowed", len(stdin), sandbox.MaxStdinBytes))
 	}
 	req.Stdin = []byte(stdin)
 	return req, nil

@@ -104,7 +104,8 @@ func (ex *execution) skipped(ctx context.Context) (bool, error) {
 		}
 	}
 	if ex.maxVisits > 0 && ex.visit > ex.maxVisits {
-		return false, &Error{Code: codeMaxVisits, Message: fmt.Sprintf("reached more than %d times (max_visits)", ex.maxVisits), Err: ErrLimit}
+		return false, &Error{Code: codeMaxVisits,
+			Message: fmt.Sprintf("reached more than %d times (max_visits)", ex.maxVisits), Err: ErrLimit}
 	}
 	return false, nil
 }
@@ -130,9 +131,11 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 	if before.running { // it was counted when it first started, so repeated interruptions do not count
 	} else if n := r.steps.Add(1); n > int64(r.wf.MaxSteps) {
 		r.steps.Add(-1)
-		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run reached max_steps (%d)", r.wf.MaxSteps), Err: ErrLimit, Final: true}
+		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run reached max_steps (%d)", r.wf.MaxSteps),
+			Err: ErrLimit, Final: true}
 	}
-	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit), "attempts": int64(attempt)})
+	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit),
+		"attempts": int64(attempt)})
 	ex.attempts, ex.losses, ex.past, ex.used = attempt, len(before.starts), before.kept(), AgentOutput{}
 	begin := Entry{Kind: EventStepStarted, Attempt: attempt, Status: StatusRunning, Repeats: before.running}
 	if ex.past != nil {
@@ -439,6 +442,7 @@ func (ex *execution) closeIsolated(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if err := r.manager.CloseSession(ctx, r.scope().Key(name), session.CloseOptions{}); err != nil {
-		r.opts.Logger.Warn("cannot close an isolated sandbox yet, retrying at the end of the run", "run", r.result.RunID, "error", err)
+		r.opts.Logger.Warn("cannot close an isolated sandbox yet, retrying at the end of the run",
+			"run", r.result.RunID, "error", err)
 	}
 }

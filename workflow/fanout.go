@@ -66,12 +66,14 @@ func itemError(errs []*Error) error {
 // checkItemBudget returns an error before the first item starts if there are too many items.
 func (ex *execution) checkItemBudget(items int) error {
 	if items > maxItems {
-		return &Error{Code: codeLimit, Message: fmt.Sprintf("%d items, at most %d are allowed", items, maxItems), Err: ErrLimit}
+		return &Error{Code: codeLimit, Message: fmt.Sprintf("%d items, at most %d are allowed", items, maxItems),
+			Err: ErrLimit}
 	}
 	if left := ex.run.wf.MaxSteps - int(ex.run.steps.Load()); items > left {
 		return &Error{
 			Code: codeMaxSteps, Err: ErrLimit, Final: true,
-			Message: fmt.Sprintf("%d items need at least as many steps, but only %d of max_steps %d remain", items, max(left, 0), ex.run.wf.MaxSteps),
+			Message: fmt.Sprintf("%d items need at least as many steps, but only %d of max_steps %d remain", items, max(left, 0),
+				ex.run.wf.MaxSteps),
 		}
 	}
 	return nil
@@ -101,7 +103,8 @@ func (ex *execution) branch(ctx context.Context, br branch, place string, extra 
 }
 
 // inBranch runs a branch in the sandbox with the specified name. keep is the result of the branch's `keep`.
-func (ex *execution) inBranch(ctx context.Context, br branch, place, name string, extra map[string]any) (out any, keep bool, err error) {
+func (ex *execution) inBranch(ctx context.Context, br branch, place, name string,
+	extra map[string]any) (out any, keep bool, err error) {
 	sc := ex.scope.child(br.steps, place+"/", name, extra)
 	defer sc.leave()
 	if err := ex.run.sequence(ctx, sc, br.steps); err != nil {
@@ -121,7 +124,8 @@ func (ex *execution) inBranch(ctx context.Context, br branch, place, name string
 
 // fanOut calls work for 0 to n-1 with the concurrency of b and waits for all calls. If one call fails, fanOut cancels
 // the others and starts no more, unless b.wait is set. Canceled calls do not count as failures.
-func (ex *execution) fanOut(ctx context.Context, n int, b *fanBody, work func(context.Context, int) (any, error)) ([]any, []*Error) {
+func (ex *execution) fanOut(ctx context.Context, n int, b *fanBody,
+	work func(context.Context, int) (any, error)) ([]any, []*Error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	outs, errs := make([]any, n), make([]*Error, n)

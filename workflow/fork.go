@@ -112,7 +112,8 @@ func (ex *execution) dropForks(ctx context.Context) {
 		}
 	}
 	if err != nil {
-		ex.run.opts.Logger.Warn("cannot remove the snapshots of a for_each", "run", ex.run.result.RunID, "step", ex.path, "error", err)
+		ex.run.opts.Logger.Warn("cannot remove the snapshots of a for_each", "run", ex.run.result.RunID, "step", ex.path,
+			"error", err)
 	}
 }
 

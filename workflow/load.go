@@ -53,7 +53,8 @@ func Check(path string, opts *LoadOptions) (*Workflow, error) {
 
 func parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 	d, root := yamlnode.Format{
-		Single: "give each workflow its own file", Empty: "a workflow requires id and steps", MaxBytes: maxFileBytes, MaxDepth: 64,
+		Single: "give each workflow its own file", Empty: "a workflow requires id and steps", MaxBytes: maxFileBytes,
+		MaxDepth:  64,
 		MaxValues: 50_000,
 	}.Read(name, src)
 	d.Of, d.Zero = true, true
@@ -85,7 +86,8 @@ func environment() (*expr.Env, error) {
 }
 
 func (l *loader) workflow(root *yamlnode.Node) *Workflow {
-	o, ok := l.object(root, "the workflow", "id", "name", "description", "input", "vars", "max_steps", "timeout", "sandbox", "checkpoints", "outputs", "start", "steps")
+	o, ok := l.object(root, "the workflow", "id", "name", "description", "input", "vars", "max_steps", "timeout",
+		"sandbox", "checkpoints", "outputs", "start", "steps")
 	if !ok {
 		return nil
 	}

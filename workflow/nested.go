@@ -18,7 +18,8 @@ func (o *object) switchBody(*step) body {
 	case o.has("expression") || o.has("transitions"):
 		o.transitions(b)
 	default:
-		o.Fail(o.node, "for example cases: [{when: \"steps.test.output.ok\", next: done}]", "%s has neither cases nor expression", o.what)
+		o.Fail(o.node, "for example cases: [{when: \"steps.test.output.ok\", next: done}]",
+			"%s has neither cases nor expression", o.what)
 	}
 	b.fallback = o.target("default")
 	return b

@@ -49,7 +49,8 @@ func (r *run) collectResults(ctx context.Context) {
 	switch {
 	case err == nil:
 	case stuck || keep != nil:
-		r.result.Unfinished = &Error{Code: codeOutputs, Message: fmt.Sprintf("cannot collect the run's results: %v", err), Err: err}
+		r.result.Unfinished = &Error{Code: codeOutputs, Message: fmt.Sprintf("cannot collect the run's results: %v", err),
+			Err: err}
 		if r.opts.Journal != nil && outage(err, false) {
 			r.interrupt(fmt.Errorf("%w: %w", ErrInterrupted, r.result.Unfinished))
 		}
@@ -125,7 +126,8 @@ func (r *run) loadKept() bool {
 		return false
 	}
 	_, optional := r.wf.outputs.Missing(slices.Collect(maps.Keys(outputs)))
-	r.result.Outputs, r.result.Missing, r.result.Patch, r.result.Workspace = outputs, r.wf.outputs.Pick(optional), p, archive.Workspace()
+	r.result.Outputs, r.result.Missing, r.result.Patch, r.result.Workspace = outputs, r.wf.outputs.Pick(optional), p,
+		archive.Workspace()
 	return true
 }
 

@@ -59,7 +59,8 @@ func (wf *Workflow) Begin(input map[string]any) (Entry, error) {
 		return Entry{}, err
 	}
 	return Entry{
-		RunID: session.NewRunID(), Seq: 1, Time: time.Now().UTC(), Kind: EventRunStarted, Workflow: wf.ID, Hash: wf.Hash, Input: checked,
+		RunID: session.NewRunID(), Seq: 1, Time: time.Now().UTC(), Kind: EventRunStarted, Workflow: wf.ID, Hash: wf.Hash,
+		Input: checked,
 	}, nil
 }
 
@@ -327,7 +328,9 @@ func (ex *execution) replay(ctx context.Context, e Entry) (int, error) {
 	if e.Next != "" {
 		var ok bool
 		if next, ok = ex.seq.index[e.Next]; !ok {
-			return 0, &Error{Step: ex.path, Code: codeJournal, Message: fmt.Sprintf("the journal continues with %s, which is not a step here", clip(e.Next)), Err: ErrBadJournal, Final: true}
+			return 0, &Error{Step: ex.path, Code: codeJournal,
+				Message: fmt.Sprintf("the journal continues with %s, which is not a step here", clip(e.Next)), Err: ErrBadJournal,
+				Final: true}
 		}
 	}
 	ev := ex.event(e)

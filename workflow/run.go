@@ -87,7 +87,8 @@ func (r *run) scope() session.Run {
 // span starts the span of the run. The returned function ends it.
 func (r *run) span(ctx context.Context) (context.Context, func()) {
 	ctx, span := telemetry.StartOperation(ctx, r.opts.TracerProvider, semconv.InvokeWorkflow, semconv.AgentName, r.wf.ID,
-		telemetry.KeyRunID.String(r.result.RunID), telemetry.KeyWorkflowID.String(r.wf.ID), semconv.ConversationID.String(r.result.RunID))
+		telemetry.KeyRunID.String(r.result.RunID), telemetry.KeyWorkflowID.String(r.wf.ID),
+		semconv.ConversationID.String(r.result.RunID))
 	r.trace = telemetry.TraceParent(ctx)
 	if r.past != nil {
 		span.AddLink(trace.Link{SpanContext: telemetry.ParseTraceParent(r.past.trace)}) // an invalid link is ignored
@@ -188,13 +189,15 @@ func (r *run) stopped(ctx context.Context) *Error {
 	case ctx.Err() == nil:
 		return nil
 	case errors.Is(cause, errRunTimeout):
-		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the run timed out after %s", r.wf.Timeout), Err: cause, Final: true}
+		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the run timed out after %s", r.wf.Timeout), Err: cause,
+			Final: true}
 	case errors.Is(cause, errStepTimeout):
 		return &Error{Code: codeTimeout, Message: "the enclosing step took too long", Err: cause, Final: true}
 	case errors.Is(cause, ErrInterrupted):
 		return interruption(ctx)
 	case errors.Is(cause, errSibling):
-		return &Error{Code: CodeCancelled, Message: "cancelled because another branch failed", Err: context.Canceled, Final: true}
+		return &Error{Code: CodeCancelled, Message: "cancelled because another branch failed", Err: context.Canceled,
+			Final: true}
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return &Error{Code: codeTimeout, Message: "the caller's deadline has passed", Err: ctx.Err(), Final: true}
 	}
@@ -247,7 +250,8 @@ func (r *run) conclude(ctx context.Context, out any, err error) bool {
 		r.result.Outcome, r.result.Output = Succeeded, out
 	}
 	if r.result.Error != nil && r.wf.Checkpoints && r.result.Outcome != Cancelled && r.opts.Within == nil {
-		r.result.Unfinished = &Error{Code: r.result.Error.Code, Message: "the run failed and can be resumed from an earlier step"}
+		r.result.Unfinished = &Error{Code: r.result.Error.Code,
+			Message: "the run failed and can be resumed from an earlier step"}
 	} else {
 		r.collectResults(ctx)
 	}

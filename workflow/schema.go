@@ -19,7 +19,8 @@ type schema struct {
 
 func (l *loader) schema(n *yamlnode.Node) *schema {
 	if n.Kind != yamlnode.Mapping {
-		l.Fail(n, "for example input: {type: object, properties: {repo: {type: string}}}", "input must be a JSON Schema, not %s", yamlnode.Kind(n))
+		l.Fail(n, "for example input: {type: object, properties: {repo: {type: string}}}",
+			"input must be a JSON Schema, not %s", yamlnode.Kind(n))
 		return nil
 	}
 	raw, _ := expr.Data(n, l.failExpr).(map[string]any)

@@ -29,10 +29,12 @@ type scope struct {
 
 // root returns the scope of the top-level steps.
 func (r *run) root(ctx context.Context) (*scope, error) {
-	sc := &scope{run: r, session: record.DefaultName, steps: map[string]any{}, vars: map[string]any{}, extra: map[string]any{}}
+	sc := &scope{run: r, session: record.DefaultName, steps: map[string]any{}, vars: map[string]any{},
+		extra: map[string]any{}}
 	sc.enter(r.wf.steps)
 	for _, a := range r.wf.vars {
-		v, err := a.value.Eval(ctx, map[string]any{"input": r.input, "run": r.info, "steps": sc.steps, "vars": map[string]any{}})
+		v, err := a.value.Eval(ctx, map[string]any{"input": r.input, "run": r.info, "steps": sc.steps,
+			"vars": map[string]any{}})
 		if err != nil {
 			return nil, r.wf.withPosition(err)
 		}
@@ -43,7 +45,8 @@ func (r *run) root(ctx context.Context) (*scope, error) {
 
 // child returns the scope of a branch or an item.
 func (sc *scope) child(seq *sequence, path, session string, extra map[string]any) *scope {
-	c := &scope{run: sc.run, path: path, session: session, steps: maps.Clone(sc.steps), vars: maps.Clone(sc.vars), extra: maps.Clone(sc.extra)}
+	c := &scope{run: sc.run, path: path, session: session, steps: maps.Clone(sc.steps), vars: maps.Clone(sc.vars),
+		extra: maps.Clone(sc.extra)}
 	maps.Copy(c.extra, extra)
 	c.enter(seq)
 	return c

@@ -16,7 +16,8 @@ import (
 
 // commonKeys returns the keys that are valid in every type of step.
 func commonKeys() []string {
-	return []string{"id", "type", "name", "description", "if", "timeout", "retry", "on_error", "next", "sandbox", "max_visits"}
+	return []string{"id", "type", "name", "description", "if", "timeout", "retry", "on_error", "next", "sandbox",
+		"max_visits"}
 }
 
 // stepType is the type-specific part of reading a step.
@@ -29,10 +30,12 @@ type stepType struct {
 func stepTypes() []stepType {
 	return []stepType{
 		{TypeAgent, []string{"agent", "input"}, (*object).agentBody},
-		{TypeExec, []string{"command", "cmd", "cwd", "env", "stdin", "ok_codes", "allow_failure", "json"}, (*object).execBody},
+		{TypeExec, []string{"command", "cmd", "cwd", "env", "stdin", "ok_codes", "allow_failure", "json"}, (*object).
+			execBody},
 		{TypeSwitch, []string{"expression", "transitions", "cases", "default"}, (*object).switchBody},
 		{TypeParallel, []string{"branches", "max_concurrency", "fail_fast"}, (*object).parallelBody},
-		{TypeForEach, []string{"items", "as", "index_as", "steps", "output", "max_concurrency", "fail_fast", "fork", "keep"}, (*object).forEachBody},
+		{TypeForEach, []string{"items", "as", "index_as", "steps", "output", "max_concurrency", "fail_fast", "fork", "keep"},
+			(*object).forEachBody},
 		{TypeSet, []string{"vars"}, (*object).setBody},
 		{TypeFail, []string{"message"}, (*object).failBody},
 		{TypeEnd, []string{"output"}, (*object).endBody},
@@ -130,7 +133,8 @@ func (l *loader) tolerated(n *yamlnode.Node, own []string, what string) []string
 		}
 		for key := range yamlnode.Pairs(n) {
 			if slices.Contains(other.keys, key.Value) && !slices.Contains(keys, key.Value) {
-				l.Fail(key, fmt.Sprintf("%s belongs to steps of type %s", key.Value, other.name), "unknown key %q in %s", key.Value, what)
+				l.Fail(key, fmt.Sprintf("%s belongs to steps of type %s", key.Value, other.name), "unknown key %q in %s", key.Value,
+					what)
 				keys = append(keys, key.Value)
 			}
 		}
@@ -222,7 +226,8 @@ func (o *object) agentBody(*step) body {
 		}
 	}
 	if n := o.at["input"]; n != nil && n.Kind != yamlnode.Mapping {
-		o.Fail(n, `for example input: {path: "${ input.repo }"}`, "input of %s must be a mapping, not %s", o.what, yamlnode.Kind(n))
+		o.Fail(n, `for example input: {path: "${ input.repo }"}`, "input of %s must be a mapping, not %s", o.what,
+			yamlnode.Kind(n))
 		return b
 	}
 	b.input = o.optional("input")
@@ -248,7 +253,8 @@ func (o *object) execBody(*step) body {
 	b := &execBody{wantJSON: o.boolean("json"), allowFailure: o.boolean("allow_failure")}
 	switch {
 	case o.has("command") && o.has("cmd"):
-		o.Fail(o.at["cmd"], "use command for one line of /bin/sh, or cmd for a list without a shell", "%s has both command and cmd", o.what)
+		o.Fail(o.at["cmd"], "use command for one line of /bin/sh, or cmd for a list without a shell",
+			"%s has both command and cmd", o.what)
 	case o.has("command"):
 		b.command, b.vars = o.shellCommand()
 	case o.has("cmd"):
@@ -260,7 +266,8 @@ func (o *object) execBody(*step) body {
 			b.argv = append(b.argv, o.value(n))
 		}
 	default:
-		o.Fail(o.node, `use command: one line for /bin/sh, or cmd: ["program", "argument"]`, "%s has neither command nor cmd", o.what)
+		o.Fail(o.node, `use command: one line for /bin/sh, or cmd: ["program", "argument"]`, "%s has neither command nor cmd",
+			o.what)
 	}
 	if d, _ := time.ParseDuration(scalarAt(o.node, "timeout")); d > sandbox.MaxExecTimeout && d <= maxTimeout {
 		o.Fail(o.at["timeout"], "", "timeout of %s: the limit for a command is %s", o.what, sandbox.MaxExecTimeout)

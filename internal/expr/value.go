@@ -109,7 +109,8 @@ func scalarData(n *yamlnode.Node) (any, error) {
 				return plain, nil
 			}
 		}
-		return nil, &Error{Place: Place{Node: n}, Msg: fmt.Sprintf("the number %s cannot be used, write it as text", sanitize.Clip(n.Value))}
+		return nil, &Error{Place: Place{Node: n},
+			Msg: fmt.Sprintf("the number %s cannot be used, write it as text", sanitize.Clip(n.Value))}
 	}
 	return n.Value, nil
 }
@@ -194,7 +195,8 @@ func (v *Value) evalText(ctx context.Context, vars map[string]any, b *budget) (a
 		}
 		text.WriteString(Text(part))
 		if text.Len() > MaxBytes {
-			return nil, &Error{Place: seg.prog.Place, Msg: fmt.Sprintf("the text has more than %d bytes", MaxBytes), Err: ErrLimit}
+			return nil, &Error{Place: seg.prog.Place, Msg: fmt.Sprintf("the text has more than %d bytes", MaxBytes),
+				Err: ErrLimit}
 		}
 	}
 	return text.String(), nil

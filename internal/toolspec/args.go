@@ -63,7 +63,8 @@ func pair(item any) (name, value string, ok bool) {
 	case string:
 		return strings.Cut(item, "=")
 	case map[string]any:
-		for _, keys := range [][2]string{{"name", "value"}, {"key", "value"}, {"path", "contents"}, {"path", "content"}, {"path", "text"}} {
+		for _, keys := range [][2]string{{"name", "value"}, {"key", "value"}, {"path", "contents"}, {"path", "content"},
+			{"path", "text"}} {
 			n, okName := item[keys[0]].(string)
 			v, okValue := scalarText(item[keys[1]])
 			if okName && okValue {
@@ -77,15 +78,17 @@ func pair(item any) (name, value string, ok bool) {
 // aliases returns other names that models use for arguments. They are accepted but not documented.
 func aliases() map[string]string {
 	return map[string]string{
-		"timeout": "timeout_seconds", "timeout_sec": "timeout_seconds", "timeout_secs": "timeout_seconds", "timeout_s": "timeout_seconds",
-		"argv": "cmd", "shell_command": "command", "workdir": "cwd", "working_directory": "cwd", "working_dir": "cwd",
+		"timeout": "timeout_seconds", "timeout_sec": "timeout_seconds", "timeout_secs": "timeout_seconds",
+		"timeout_s": "timeout_seconds",
+		"argv":      "cmd", "shell_command": "command", "workdir": "cwd", "working_directory": "cwd", "working_dir": "cwd",
 		"environment": "env", "content": "contents", "data": "text", "content_b64": "contents_b64", "base64": "contents_b64",
 		"file_path": "path", "filepath": "path", "filename": "path", "directory": "path", "dir": "path",
 		"source": "code", "language": "runtime", "lang": "runtime", "arguments": "args", "sandbox": "sandbox_id",
 		"background": "stream", "session": "session_key", "session_name": "session_key", "since": "since_seq",
 		"old_text": "old_string", "old_str": "old_string", "oldstring": "old_string", "search": "old_string",
-		"new_text": "new_string", "new_str": "new_string", "newstring": "new_string", "replace": "new_string", "replacement": "new_string",
-		"replaceall": "replace_all", "start_line": "line_offset", "max_lines": "line_limit", "max_entries": "limit",
+		"new_text": "new_string", "new_str": "new_string", "newstring": "new_string", "replace": "new_string",
+		"replacement": "new_string",
+		"replaceall":  "replace_all", "start_line": "line_offset", "max_lines": "line_limit", "max_entries": "limit",
 	}
 }
 
@@ -146,7 +149,8 @@ func arguments(in reflect.Value) []argument {
 	var list []argument
 	for _, f := range reflect.VisibleFields(in.Type()) {
 		if name, opts, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
-			list = append(list, argument{name: name, required: !strings.Contains(opts, "omitempty"), field: in.FieldByIndex(f.Index)})
+			list = append(list, argument{name: name, required: !strings.Contains(opts, "omitempty"),
+				field: in.FieldByIndex(f.Index)})
 		}
 	}
 	return list

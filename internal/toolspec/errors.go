@@ -167,7 +167,8 @@ func ErrorOf(err error) *Error {
 	case errors.As(err, &launch):
 		return e.WithRemediation(launchRemediation(launch.Reason))
 	case errors.As(err, &conflict):
-		e.Message = fmt.Sprintf("the sandbox %q of this run already exists with a different %s", conflict.Key.Name, strings.Join(conflict.Fields, ", "))
+		e.Message = fmt.Sprintf("the sandbox %q of this run already exists with a different %s", conflict.Key.Name,
+			strings.Join(conflict.Fields, ", "))
 		return e.WithRemediation("Agents that share a sandbox must use the same settings: report this, or use sandbox_open with another session_key.")
 	case errors.Is(err, backend.ErrNoRoom):
 		return e.WithRemediation("Report that the host's disk is full: the operator must free space or configure a smaller workspace_mb.")

@@ -152,7 +152,13 @@ func decode(raw json.RawMessage) (p part, err error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return p, errors.New("unexpected data after the part")
 	}
-	if set := []bool{p.Turn != nil, p.Call != nil, p.Lost != "", p.Restart != ""}; len(slices.DeleteFunc(set, func(b bool) bool { return !b })) != 1 {
+	set := 0
+	for _, given := range []bool{p.Turn != nil, p.Call != nil, p.Lost != "", p.Restart != ""} {
+		if given {
+			set++
+		}
+	}
+	if set != 1 {
 		return p, errors.New("a part must be turn, call, lost, or restart")
 	}
 	return p, nil

@@ -133,7 +133,8 @@ func (r *Recorder) Progress() (Progress, error) {
 		return Progress{}, nil
 	}
 	c := r.past
-	p := Progress{Turns: c.turns, Calls: c.calls, InputTokens: c.input, OutputTokens: c.output, Sandboxes: slices.Compact(slices.Sorted(maps.Values(c.sandboxes))), Recorded: c.recorded}
+	p := Progress{Turns: c.turns, Calls: c.calls, InputTokens: c.input, OutputTokens: c.output,
+		Sandboxes: slices.Compact(slices.Sorted(maps.Values(c.sandboxes))), Recorded: c.recorded}
 	for _, raw := range c.messages {
 		m, err := message(raw)
 		if err != nil {
@@ -188,7 +189,8 @@ func (r *Recorder) Hooks() *ai.Hooks {
 }
 
 // generate adds the notice to the conversation after the replayed turn.
-func (r *Recorder) generate(ctx context.Context, p *ai.GenerateParams, next ai.GenerateNext) (*ai.ModelResponse, error) {
+func (r *Recorder) generate(ctx context.Context, p *ai.GenerateParams,
+	next ai.GenerateNext) (*ai.ModelResponse, error) {
 	r.mu.Lock()
 	text := r.notice
 	if p.Iteration > 0 {
@@ -204,7 +206,8 @@ func (r *Recorder) generate(ctx context.Context, p *ai.GenerateParams, next ai.G
 // model replays the latest answer, or calls the model and records an answer that calls tools.
 func (r *Recorder) model(ctx context.Context, p *ai.ModelParams, next ai.ModelNext) (*ai.ModelResponse, error) {
 	if m, err := r.replayed(p.Request.Tools); m != nil || err != nil {
-		return &ai.ModelResponse{Request: p.Request, Message: m, FinishReason: ai.FinishReasonStop, Usage: &ai.GenerationUsage{}}, err
+		return &ai.ModelResponse{Request: p.Request, Message: m, FinishReason: ai.FinishReasonStop,
+			Usage: &ai.GenerationUsage{}}, err
 	}
 	resp, err := next(ctx, p)
 	if err != nil || resp == nil || resp.Message == nil || len(resp.ToolRequests()) == 0 {

@@ -296,7 +296,8 @@ func (c *checker) keys(n *Node) {
 		case key.ShortTag() == "!!merge" && !c.MergeKeys:
 			c.report(key, "write out the values", "merge keys are not supported")
 		case first != nil:
-			c.report(key, fmt.Sprintf("the first is on line %d", first.Line+c.FirstLine-1), "duplicate key %q", sanitize.Clip(key.Value))
+			c.report(key, fmt.Sprintf("the first is on line %d", first.Line+c.FirstLine-1), "duplicate key %q",
+				sanitize.Clip(key.Value))
 		default:
 			seen[key.Value] = key
 		}

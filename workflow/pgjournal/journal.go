@@ -140,7 +140,8 @@ func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 // Begin adds the first entry of a new run without an owner. In the same transaction it calls with, which may be called
 // repeatedly. Therefore a process that sees the run also sees the changes of with. The run's owner is empty until a
 // process takes the run.
-func (j *Journal) Begin(ctx context.Context, e workflow.Entry, note string, with func(ctx context.Context, tx pgx.Tx) error) error {
+func (j *Journal) Begin(ctx context.Context, e workflow.Entry, note string,
+	with func(ctx context.Context, tx pgx.Tx) error) error {
 	data, _, err := runstore.Encode(e)
 	if err != nil {
 		return err
@@ -166,7 +167,8 @@ ON CONFLICT DO NOTHING`, e.RunID, e.Workflow, e.Hash, e.Time, note, e.Seq)
 // appendPlain adds an entry with one round trip to the server. This works in the normal case, when the run is in the
 // expected state. If appendChecked would refuse the entry, appendPlain adds nothing. If an earlier attempt may have
 // added the entry and its answer was lost, retried is true.
-func (j *Journal) appendPlain(ctx context.Context, e workflow.Entry, data, part string) (done, retried bool, err error) {
+func (j *Journal) appendPlain(ctx context.Context, e workflow.Entry, data,
+	part string) (done, retried bool, err error) {
 	args, change, more := append([]any{e.RunID, e.Seq, data, j.owner}, runstore.Progress(e)...), progress, ""
 	switch e.Kind {
 	case workflow.EventStepStarted:
@@ -216,7 +218,8 @@ trimmed AS (DELETE FROM workcell.transcript t USING size
 // has reports whether exactly this entry exists.
 func (j *Journal) has(ctx context.Context, e workflow.Entry, data string) (there bool, err error) {
 	err = j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) error {
-		return q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.entry WHERE run = $1 AND seq = $2 AND data = $3)`, e.RunID, e.Seq, data).Scan(&there)
+		return q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.entry WHERE run = $1 AND seq = $2 AND data = $3)`,
+			e.RunID, e.Seq, data).Scan(&there)
 	})
 	return there, err
 }
@@ -317,7 +320,8 @@ JOIN workcell.entry e ON e.run = $1 AND e.seq = c.seq ORDER BY e.seq`, runID, pa
 }
 
 // collect returns the rows of a query.
-func collect[T any](ctx context.Context, j *Journal, scan pgx.RowToFunc[T], query string, args ...any) (list []T, err error) {
+func collect[T any](ctx context.Context, j *Journal, scan pgx.RowToFunc[T], query string,
+	args ...any) (list []T, err error) {
 	err = j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) error {
 		rows, err := q.Query(ctx, query, args...)
 		if err != nil {
@@ -353,10 +357,12 @@ func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Out
 			return err
 		}
 		var ended bool
-		if err := tx.QueryRow(ctx, `SELECT finished IS NOT NULL FROM workcell.run WHERE id = $1`, runID).Scan(&ended); err != nil || ended {
+		if err := tx.QueryRow(ctx, `SELECT finished IS NOT NULL FROM workcell.run WHERE id = $1`, runID).
+			Scan(&ended); err != nil || ended {
 			return err
 		}
-		e := workflow.Entry{RunID: runID, Seq: last + 1, Time: time.Now().UTC(), Kind: workflow.EventRunFinished, Outcome: outcome, Error: why}
+		e := workflow.Entry{RunID: runID, Seq: last + 1, Time: time.Now().UTC(), Kind: workflow.EventRunFinished,
+			Outcome: outcome, Error: why}
 		data, _, err := runstore.Encode(e)
 		if err != nil {
 			return err

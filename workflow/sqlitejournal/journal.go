@@ -174,7 +174,8 @@ WHERE id = ?10`, append(runstore.Progress(e), e.RunID)...)
 func (j *Journal) endConversation(ctx context.Context, tx *sql.Tx, e workflow.Entry, which string) (err error) {
 	if j.Transcripts {
 		_, err = tx.ExecContext(ctx,
-			`INSERT INTO transcript SELECT run, seq, path, ?3, data FROM conversation WHERE `+which, e.RunID, e.Path, time.Now().UnixMicro())
+			`INSERT INTO transcript SELECT run, seq, path, ?3, data FROM conversation WHERE `+which, e.RunID, e.Path, time.Now().
+				UnixMicro())
 	}
 	if err == nil {
 		_, err = tx.ExecContext(ctx, `DELETE FROM conversation WHERE `+which, e.RunID, e.Path)
@@ -262,7 +263,8 @@ func (j *Journal) Lives(ctx context.Context, owner string) (bool, error) {
 // Take changes the owner of an unfinished run and clears a request to cancel it. If the run has another owner than
 // from, the error wraps backend.ErrExists. If the run is unknown or finished, the error wraps backend.ErrNotFound.
 func (j *Journal) Take(ctx context.Context, runID, from, to string) error {
-	n, err := j.f.Exec(ctx, `UPDATE run SET owner = ?, cancel = 0 WHERE id = ? AND owner = ? AND finished = 0`, to, runID, from)
+	n, err := j.f.Exec(ctx, `UPDATE run SET owner = ?, cancel = 0 WHERE id = ? AND owner = ? AND finished = 0`, to, runID,
+		from)
 	if err != nil || n > 0 {
 		return err
 	}

@@ -36,7 +36,8 @@ func (q *Queue) Put(ctx context.Context, runID, name string, r io.Reader) (err e
 	}
 	return q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		var there bool
-		err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.run_file WHERE run = $1 AND name = $2)`, runID, unnamed).Scan(&there)
+		err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.run_file WHERE run = $1 AND name = $2)`, runID, unnamed).
+			Scan(&there)
 		if err != nil || !there { // the file already has the name
 			return err
 		}
@@ -63,7 +64,8 @@ func (q *Queue) putParts(ctx context.Context, runID, name string, r io.Reader) e
 			return err
 		}
 		if n > 0 || part == 0 {
-			if err := q.exec(ctx, `INSERT INTO workcell.run_file VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`, runID, name, part, buf[:n]); err != nil {
+			if err := q.exec(ctx, `INSERT INTO workcell.run_file VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`, runID, name,
+				part, buf[:n]); err != nil {
 				return err
 			}
 		}

@@ -113,11 +113,13 @@ SELECT pg_notify('` + logChannel + `', run) FROM added`
 
 // ReadLog returns the text after a position in the log of a run and the new position. Position 0 is the beginning.
 // ended reports whether a process has written that the run ended.
-func (q *Queue) ReadLog(ctx context.Context, runID string, after int64) (text string, place int64, ended bool, err error) {
+func (q *Queue) ReadLog(ctx context.Context, runID string,
+	after int64) (text string, place int64, ended bool, err error) {
 	err = q.db.Do(ctx, func(ctx context.Context, c postgres.Queryer, _ bool) error {
 		var b strings.Builder
 		place, ended = after, false
-		rows, err := c.Query(ctx, `SELECT id, text, ended FROM workcell.run_log WHERE run = $1 AND id > $2 ORDER BY id`, runID, after)
+		rows, err := c.Query(ctx, `SELECT id, text, ended FROM workcell.run_log WHERE run = $1 AND id > $2 ORDER BY id`,
+			runID, after)
 		if err != nil {
 			return err
 		}
