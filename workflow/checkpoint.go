@@ -40,8 +40,7 @@ func (ex *execution) checkpoint(ctx context.Context) (*Checkpoint, error) {
 			continue
 		}
 		if err := keepSnapshot(ctx, s, c.Name); err != nil {
-			return nil, &Error{Code: fallbackCode(ex.typ), Message: fmt.Sprintf("cannot create a checkpoint: %v", err), Err: err,
-				Final: true}
+			return nil, finalf(fallbackCode(ex.typ), err, "cannot create a checkpoint: %v", err)
 		}
 		c.Sandboxes = append(c.Sandboxes, name)
 	}
@@ -189,8 +188,7 @@ func (r *run) restorable(ctx context.Context) error {
 }
 
 func cannotRestore(name string, err error) error {
-	return &Error{Code: codeInternal, Message: fmt.Sprintf("cannot restore sandbox %s: %v", name, err), Err: err,
-		Final: true}
+	return finalf(codeInternal, err, "cannot restore sandbox %s: %v", name, err)
 }
 
 // restore rolls the run's sandboxes back to a checkpoint. It removes sandboxes that did not exist then.

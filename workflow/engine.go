@@ -220,7 +220,7 @@ func (e *Engine) begin(ctx context.Context, wf *Workflow, input map[string]any) 
 	chain, _ := ctx.Value(chainKey{}).([]string)
 	if slices.Contains(chain, wf.ID) || len(chain) >= maxRunDepth {
 		way := strings.Join(append(slices.Clone(chain), wf.ID), " -> ")
-		return nil, &Error{Code: codeRecursion, Message: "workflows run each other in a cycle: " + way, Err: ErrRecursion}
+		return nil, failf(codeRecursion, ErrRecursion, "workflows run each other in a cycle: %s", way)
 	}
 	checked, err := wf.checkInput(input)
 	if err == nil {

@@ -106,6 +106,18 @@ func (e *Error) data() map[string]any {
 	return out
 }
 
+// failf returns an Error that wraps err, which may be nil.
+func failf(code Code, err error, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Err: err}
+}
+
+// finalf is like failf for an Error that ends the run without retry and on_error.
+func finalf(code Code, err error, format string, args ...any) *Error {
+	e := failf(code, err, format, args...)
+	e.Final = true
+	return e
+}
+
 // asError returns err as an Error. If err is not an Error, asError creates one.
 func asError(err error, fallback Code) *Error {
 	var e *Error

@@ -44,8 +44,7 @@ func (b *execBody) run(ctx context.Context, ex *execution) (result, error) {
 	if ex.timeout > 0 {
 		left := ex.timeout - time.Since(started)
 		if left <= 0 {
-			return result{}, &Error{Code: codeTimeout, Message: fmt.Sprintf("timed out after %s", ex.timeout),
-				Err: errStepTimeout}
+			return result{}, failf(codeTimeout, errStepTimeout, "timed out after %s", ex.timeout)
 		}
 		req.Timeout = max(left, sandbox.MinExecTimeout)
 	}
@@ -91,8 +90,7 @@ func (b *execBody) request(ctx context.Context, ex *execution) (sandbox.ExecRequ
 			return req, err
 		}
 		if len(s) > maxEnvValue {
-			return req, ex.tooLarge(a.value,
-				fmt.Sprintf("a value of %d bytes is too large for a command line, pass it as stdin", len(s)))
+			return req, ex.tooLarge(a.value, "a value of %d bytes is too large for a command line, pass it as stdin", len(s))
 		}
 		req.Env[a.name] = s
 	}
@@ -105,16 +103,15 @@ func (b *execBody) request(ctx context.Context, ex *execution) (sandbox.ExecRequ
 		return req, err
 	}
 	if len(stdin) > sandbox.MaxStdinBytes {
-		return req, ex.tooLarge(b.stdin,
-			fmt.Sprintf("stdin has %d bytes, at most %d are allowed", len(stdin), sandbox.MaxStdinBytes))
+		return req, ex.tooLarge(b.stdin, "stdin has %d bytes, at most %d are allowed", len(stdin), sandbox.MaxStdinBytes)
 	}
 	req.Stdin = []byte(stdin)
 	return req, nil
 }
 
 // tooLarge returns the error for a value that is too large to pass to the command.
-func (ex *execution) tooLarge(v *expr.Value, message string) error {
-	e := &Error{Code: codeTooLarge, Message: message}
+func (ex *execution) tooLarge(v *expr.Value, format string, args ...any) error {
+	e := failf(codeTooLarge, nil, format, args...)
 	if progs := v.Programs(); len(progs) > 0 { // literal values in the file are small
 		e.Where = ex.run.wf.where(progs[0].Place)
 	}
@@ -219,7 +216,7 @@ func (b *execBody) judge(out sandbox.ExecResult) (result, error) {
 		return res, err
 	}
 	if b.wantJSON && jsonErr != nil {
-		return res, &Error{Code: codeOutput, Message: "the output is not JSON: " + jsonErr.Error()}
+		return res, failf(codeOutput, nil, "the output is not JSON: %v", jsonErr)
 	}
 	return res, nil
 }
@@ -233,7 +230,7 @@ func commandError(out sandbox.ExecResult, forgiven bool) error {
 	}
 	switch {
 	case out.Status == sandbox.ExecTimedOut:
-		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the command timed out after %s", asked(out.Timeout))}
+		return failf(codeTimeout, nil, "the command timed out after %s", asked(out.Timeout))
 	case out.Status == sandbox.ExecOOMKilled, out.Status == sandbox.ExecQuotaKilled:
 		return &Error{Code: Code(out.Status), Message: "the command was killed" + suffix, Limit: out.Limit}
 	case out.Status == sandbox.ExecKilled:

@@ -104,8 +104,7 @@ func (ex *execution) skipped(ctx context.Context) (bool, error) {
 		}
 	}
 	if ex.maxVisits > 0 && ex.visit > ex.maxVisits {
-		return false, &Error{Code: codeMaxVisits,
-			Message: fmt.Sprintf("reached more than %d times (max_visits)", ex.maxVisits), Err: ErrLimit}
+		return false, failf(codeMaxVisits, ErrLimit, "reached more than %d times (max_visits)", ex.maxVisits)
 	}
 	return false, nil
 }
@@ -131,8 +130,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 	if before.running { // it was counted when it first started, so repeated interruptions do not count
 	} else if n := r.steps.Add(1); n > int64(r.wf.MaxSteps) {
 		r.steps.Add(-1)
-		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run reached max_steps (%d)", r.wf.MaxSteps),
-			Err: ErrLimit, Final: true}
+		return res, finalf(codeMaxSteps, ErrLimit, "the run reached max_steps (%d)", r.wf.MaxSteps)
 	}
 	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit),
 		"attempts": int64(attempt)})
@@ -187,7 +185,7 @@ func (ex *execution) perform(ctx context.Context) (res result, err error) {
 		return string(StatusSucceeded), err
 	})
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
-		e := &Error{Code: codeTimeout, Message: fmt.Sprintf("timed out after %s", ex.timeout), Err: errStepTimeout}
+		e := failf(codeTimeout, errStepTimeout, "timed out after %s", ex.timeout)
 		var inside *Error
 		if errors.As(err, &inside) {
 			e.Failed = inside.Failed
@@ -203,7 +201,7 @@ func (ex *execution) runBody(ctx context.Context) (res result, err error) {
 	if res, err = ex.body.run(ctx, ex); res.has {
 		plain, sizeErr := expr.Normalize(res.output, maxOutputBytes)
 		if sizeErr != nil {
-			return result{}, &Error{Code: codeTooLarge, Message: "cannot save the output: " + sizeErr.Error(), Err: ErrLimit}
+			return result{}, failf(codeTooLarge, ErrLimit, "cannot save the output: %v", sizeErr)
 		}
 		res.output = plain
 	}

@@ -66,15 +66,11 @@ func itemError(errs []*Error) error {
 // checkItemBudget returns an error before the first item starts if there are too many items.
 func (ex *execution) checkItemBudget(items int) error {
 	if items > maxItems {
-		return &Error{Code: codeLimit, Message: fmt.Sprintf("%d items, at most %d are allowed", items, maxItems),
-			Err: ErrLimit}
+		return failf(codeLimit, ErrLimit, "%d items, at most %d are allowed", items, maxItems)
 	}
 	if left := ex.run.wf.MaxSteps - int(ex.run.steps.Load()); items > left {
-		return &Error{
-			Code: codeMaxSteps, Err: ErrLimit, Final: true,
-			Message: fmt.Sprintf("%d items need at least as many steps, but only %d of max_steps %d remain", items, max(left, 0),
-				ex.run.wf.MaxSteps),
-		}
+		return finalf(codeMaxSteps, ErrLimit, "%d items need at least as many steps, but only %d of max_steps %d remain",
+			items, max(left, 0), ex.run.wf.MaxSteps)
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package workflow
 
 import (
 	"context"
-	"fmt"
 	"time"
 )
 
@@ -16,7 +15,7 @@ func guard[T any](ctx context.Context, r *run, path string, fn func(context.Cont
 	}
 	done := make(chan answer, 1)
 	go func() {
-		a := answer{err: &Error{Code: codeInternal, Message: "the step's goroutine exited without a result"}} // runtime.Goexit
+		a := answer{err: failf(codeInternal, nil, "the step's goroutine exited without a result")} // runtime.Goexit
 		defer func() { done <- a }()
 		defer r.recovered(path, &a.err)
 		value, err := fn(ctx)
@@ -32,9 +31,7 @@ func guard[T any](ctx context.Context, r *run, path string, fn func(context.Cont
 		return a.value, a.err
 	case <-time.After(r.opts.StopGrace):
 		var none T
-		return none, &Error{
-			Code: codeTimeout, Err: context.Cause(ctx),
-			Message: fmt.Sprintf("did not return within %s after it was cancelled and was abandoned", r.opts.StopGrace),
-		}
+		return none, failf(codeTimeout, context.Cause(ctx),
+			"did not return within %s after it was cancelled and was abandoned", r.opts.StopGrace)
 	}
 }

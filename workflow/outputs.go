@@ -49,8 +49,7 @@ func (r *run) collectResults(ctx context.Context) {
 	switch {
 	case err == nil:
 	case stuck || keep != nil:
-		r.result.Unfinished = &Error{Code: codeOutputs, Message: fmt.Sprintf("cannot collect the run's results: %v", err),
-			Err: err}
+		r.result.Unfinished = failf(codeOutputs, err, "cannot collect the run's results: %v", err)
 		if r.opts.Journal != nil && outage(err, false) {
 			r.interrupt(fmt.Errorf("%w: %w", ErrInterrupted, r.result.Unfinished))
 		}

@@ -68,7 +68,7 @@ func (wf *Workflow) Begin(input map[string]any) (Entry, error) {
 func (wf *Workflow) checkInput(input map[string]any) (map[string]any, error) {
 	checked, err := wf.input.check(input)
 	if err != nil {
-		return nil, &Error{Code: CodeInput, Message: "invalid input: " + err.Error(), Err: ErrInvalidInput}
+		return nil, failf(CodeInput, ErrInvalidInput, "invalid input: %v", err)
 	}
 	return checked, nil
 }
@@ -328,9 +328,9 @@ func (ex *execution) replay(ctx context.Context, e Entry) (int, error) {
 	if e.Next != "" {
 		var ok bool
 		if next, ok = ex.seq.index[e.Next]; !ok {
-			return 0, &Error{Step: ex.path, Code: codeJournal,
-				Message: fmt.Sprintf("the journal continues with %s, which is not a step here", clip(e.Next)), Err: ErrBadJournal,
-				Final: true}
+			e := finalf(codeJournal, ErrBadJournal, "the journal continues with %s, which is not a step here", clip(e.Next))
+			e.Step = ex.path
+			return 0, e
 		}
 	}
 	ev := ex.event(e)

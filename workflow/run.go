@@ -189,26 +189,25 @@ func (r *run) stopped(ctx context.Context) *Error {
 	case ctx.Err() == nil:
 		return nil
 	case errors.Is(cause, errRunTimeout):
-		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the run timed out after %s", r.wf.Timeout), Err: cause,
-			Final: true}
+		return finalf(codeTimeout, cause, "the run timed out after %s", r.wf.Timeout)
 	case errors.Is(cause, errStepTimeout):
-		return &Error{Code: codeTimeout, Message: "the enclosing step took too long", Err: cause, Final: true}
+		return finalf(codeTimeout, cause, "the enclosing step took too long")
 	case errors.Is(cause, ErrInterrupted):
 		return interruption(ctx)
 	case errors.Is(cause, errSibling):
-		return &Error{Code: CodeCancelled, Message: "cancelled because another branch failed", Err: context.Canceled,
-			Final: true}
+		return finalf(CodeCancelled, context.Canceled, "cancelled because another branch failed")
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return &Error{Code: codeTimeout, Message: "the caller's deadline has passed", Err: ctx.Err(), Final: true}
+		return finalf(codeTimeout, ctx.Err(), "the caller's deadline has passed")
 	}
-	return &Error{Code: CodeCancelled, Message: "cancelled", Err: context.Canceled, Final: true}
+	return finalf(CodeCancelled, context.Canceled, "cancelled")
 }
 
 // interrupted reports whether the run was interrupted and must be left for a later Resume.
 func interrupted(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrInterrupted) }
 
 func interruption(ctx context.Context) *Error {
-	return &Error{Code: codeInterrupted, Message: context.Cause(ctx).Error(), Err: context.Cause(ctx), Final: true}
+	cause := context.Cause(ctx)
+	return finalf(codeInterrupted, cause, "%v", cause)
 }
 
 // finalize closes the run's sandboxes and sets the result.
@@ -250,8 +249,7 @@ func (r *run) conclude(ctx context.Context, out any, err error) bool {
 		r.result.Outcome, r.result.Output = Succeeded, out
 	}
 	if r.result.Error != nil && r.wf.Checkpoints && r.result.Outcome != Cancelled && r.opts.Within == nil {
-		r.result.Unfinished = &Error{Code: r.result.Error.Code,
-			Message: "the run failed and can be resumed from an earlier step"}
+		r.result.Unfinished = failf(r.result.Error.Code, nil, "the run failed and can be resumed from an earlier step")
 	} else {
 		r.collectResults(ctx)
 	}
@@ -327,8 +325,7 @@ func (r *run) record(ctx context.Context, e *Entry) error {
 		r.seq++
 		return nil
 	}
-	failure := &Error{Code: codeJournal, Message: fmt.Sprintf("the journal failed: %v", err), Final: true}
-	failure.Err = errors.Join(ErrJournal, err)
+	failure := finalf(codeJournal, errors.Join(ErrJournal, err), "the journal failed: %v", err)
 	if r.seq > 0 { // for the journal, the run is interrupted from now on
 		r.interrupt(fmt.Errorf("%w: %w", ErrInterrupted, failure))
 	}

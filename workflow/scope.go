@@ -108,8 +108,7 @@ func (sc *scope) account(key string, size int) error {
 	grown := size - sc.held[key]
 	sc.held[key] = size
 	if sc.run.held.Add(int64(grown)) > maxStateBytes {
-		message := fmt.Sprintf("the run's data exceeds %d MiB", maxStateBytes>>20)
-		return &Error{Code: codeLimit, Message: message, Err: ErrLimit, Final: true}
+		return finalf(codeLimit, ErrLimit, "the run's data exceeds %d MiB", maxStateBytes>>20)
 	}
 	return nil
 }

@@ -93,7 +93,7 @@ func (r *run) setBase(ctx context.Context) error {
 		if placed := r.wf.CheckWorkspace(ctx); placed != nil && r.opts.Workspace == "" {
 			err = placed
 		}
-		return &Error{Code: CodeInput, Message: fmt.Sprint(err), Err: err}
+		return failf(CodeInput, err, "%v", err)
 	}
 	r.base = r.workspace.Into(req)
 	return nil
