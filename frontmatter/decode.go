@@ -12,8 +12,8 @@ import (
 // decoder decodes sandboxes. It reports wrong types. Problems reports invalid values.
 type decoder struct{ *yamlnode.Decoder }
 
-// read parses the YAML of frontmatter that begins on the specified line. The limits are far above real frontmatter.
-// They exist because Genkit's parser takes quadratic time in the number of keys and fails on some documents without an
+// read parses the YAML of frontmatter beginning on the specified line. The limits are far above real frontmatter. They
+// exist because Genkit's parser takes quadratic time in the number of keys and fails on some documents without an
 // error.
 func read(name, text string, line int) (decoder, *yamlnode.Node) {
 	d, root := yamlnode.Format{
@@ -91,7 +91,7 @@ func (d decoder) short(n *yamlnode.Node, path string, s *Sandbox) {
 	}
 }
 
-// conflicts reports keys that are set in both the old and the new spelling.
+// conflicts reports keys set in both the old and the new spelling.
 func (d decoder) conflicts(path string) {
 	for _, pair := range [][2]string{
 		{"allow_network", "network.enabled"},

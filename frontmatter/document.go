@@ -36,7 +36,7 @@ type Document struct {
 	root  *yamlnode.Node // root of the frontmatter; nil if missing
 }
 
-// Meta contains the other frontmatter fields that package tools needs. Genkit reads the file separately.
+// Meta contains the other frontmatter fields package tools needs. Genkit reads the file separately.
 type Meta struct {
 	Model       string // "provider/name"
 	Description string
@@ -147,7 +147,7 @@ func (doc *Document) placeOutputs(d decoder) {
 }
 
 // Outputs returns the patterns of workspace files to collect after a run of the agent. A question mark at the end of a
-// pattern means that the file is optional.
+// pattern means the file is optional.
 func (d *Document) Outputs() []string {
 	if d.Sandbox == nil {
 		return nil
@@ -261,7 +261,7 @@ func (d *Document) Problem(path, hint, format string, args ...any) *Error {
 	return e
 }
 
-// AsRoot returns the position where the agent requests a sandbox that runs as root, or nil.
+// AsRoot returns the position where the agent requests a sandbox running as root, or nil.
 func (d *Document) AsRoot() *Error {
 	if d.Sandbox == nil || !d.Sandbox.AsRoot() {
 		return nil

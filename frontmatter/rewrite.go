@@ -16,7 +16,7 @@ import (
 // DefaultMaxTurns is the maximum number of turns of an agent whose file sets no maxTurns. Genkit's default is 50.
 const DefaultMaxTurns = 40
 
-// Source returns the file in a form that Genkit understands: `sandbox:` becomes the last entry of `use:`, and
+// Source returns the file in a form Genkit understands: `sandbox:` becomes the last entry of `use:`, and
 // DefaultMaxTurns is added if the file has no maxTurns. The template's text does not change, but its line in the file
 // may change: errors count from BodyLine. Source also fixes text that would hide the frontmatter from dotprompt: a byte
 // order mark, blank lines with CRLF before it, and a missing last newline.
@@ -65,7 +65,7 @@ func secondBlock(body string) bool {
 	return problem == nil && p.found && p.open == 0
 }
 
-// movable reports files that Source cannot rewrite.
+// movable reports files Source cannot rewrite.
 func (r decoder) movable(d *Document) {
 	if secondBlock(d.Body) {
 		const message = "the template begins with a second frontmatter block"
@@ -158,7 +158,7 @@ func flow(v any) (string, error) {
 	return escape(string(b)), err
 }
 
-// escape escapes characters that JSON allows in strings but YAML parsers fold or refuse.
+// escape escapes characters JSON allows in strings but YAML parsers fold or refuse.
 func escape(text string) string {
 	var out strings.Builder
 	for _, r := range text {

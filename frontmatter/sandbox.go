@@ -71,8 +71,8 @@ const (
 
 // Session names with a special meaning.
 const (
-	SessionDefault  = "default"  // sandbox that all agents of a run share
-	SessionIsolated = "isolated" // sandbox that only this agent uses; it cannot use others
+	SessionDefault  = "default"  // sandbox all agents of a run share
+	SessionIsolated = "isolated" // sandbox only this agent uses; it cannot use others
 	SessionUser     = "user"     // sandbox of the run's end user (session.WithUser); outlives runs
 )
 
@@ -107,7 +107,7 @@ type Sandbox struct {
 	Env     map[string]string `json:"env,omitzero" jsonschema_description:"environment variables of every command, in addition to the image's"`
 	Limits  Limits            `json:"limits,omitzero" jsonschema_description:"limits of the sandbox and of its commands"`
 	Network Network           `json:"network,omitzero" jsonschema_description:"network access of the sandbox; default: none"`
-	// Isolation is the least that the sandbox must have; empty requires nothing.
+	// Isolation is the least the sandbox must have; empty requires nothing.
 	Isolation backend.Isolation `json:"isolation,omitempty" jsonschema:"enum=process,enum=container,enum=kernel,enum=vm" jsonschema_description:"minimum isolation of the sandbox; if the backend is weaker, opening fails"`
 	// Services are HTTP services of the operator, which the sandbox reaches without a network.
 	Services []ServiceUse `json:"services,omitzero" jsonschema_description:"HTTP services of the operator that code can call at http://NAME.workcell, without having their credentials"`
@@ -115,18 +115,16 @@ type Sandbox struct {
 	PipPackages []string `json:"pip_packages,omitzero" jsonschema_description:"Python packages to install, with or without versions, such as requests>=2.31; wheels only"`
 	NpmPackages []string `json:"npm_packages,omitzero" jsonschema_description:"npm packages to install, with or without versions, such as lodash@^4; their scripts do not run"`
 	Setup       *Setup   `json:"setup,omitempty" jsonschema_description:"shell lines that install files in /opt/workcell"`
-	// Cache contains the names of host caches with files that programs would otherwise download. The operator fills
-	// them.
+	// Cache contains the names of host caches with files programs would otherwise download. The operator fills them.
 	Cache []string `json:"cache,omitzero" jsonschema_description:"names of the host's caches that programs read, such as pip, npm, go"`
 	// Outputs are the patterns of workspace files to collect after a run of the agent. Modes code, script, and
 	// executor.
 	Outputs []string `json:"outputs,omitzero" jsonschema_description:"files below /workspace that the agent creates, as patterns; ? at the end: optional"`
-	// Ports are named ports that programs in the sandbox listen on, for users of `workcell sandbox forward`. Code mode
-	// only.
+	// Ports are named ports programs in the sandbox listen on, for users of `workcell sandbox forward`. Code mode only.
 	Ports map[string]int64 `json:"ports,omitzero" jsonschema_description:"code mode: names of the ports that programs in the sandbox listen on; sandbox_open returns them"`
 	// Snapshots gives the agent the tools sandbox_snapshot and sandbox_rollback. Code mode only.
 	Snapshots bool `json:"snapshots,omitempty" jsonschema_description:"code mode: whether the agent may create snapshots of /workspace and roll back to them"`
-	// HostTools are the host tools that sandboxed code may call, or nil. Modes code, script, and executor.
+	// HostTools are the host tools sandboxed code may call, or nil. Modes code, script, and executor.
 	HostTools *HostTools `json:"host_tools,omitempty" jsonschema_description:"modes code, script, and executor: the host tools that sandboxed code may call"`
 	// Executor is the coding agent that does the work. Mode executor only.
 	Executor *Executor `json:"executor,omitempty" jsonschema_description:"mode executor: the coding agent that does the work"`
@@ -154,7 +152,7 @@ type Limits struct {
 	ExecTimeoutSeconds int64 `json:"exec_timeout_seconds,omitempty" jsonschema_description:"older spelling of exec_timeout, in seconds"`
 }
 
-// Duration is a duration that files and JSON write as 90s, 15m, or 1h30m.
+// Duration is a duration files and JSON write as 90s, 15m, or 1h30m.
 type Duration time.Duration
 
 func seconds(n int64) Duration { return Duration(time.Duration(n) * time.Second) }
@@ -200,7 +198,7 @@ func (l *Limits) fields() []limitField {
 	}
 }
 
-// Backend returns the limits that an engine enforces.
+// Backend returns the limits an engine enforces.
 func (l Limits) Backend() backend.Limits {
 	var out backend.Limits
 	for _, f := range l.fields() {
@@ -210,7 +208,7 @@ func (l Limits) Backend() backend.Limits {
 	return out
 }
 
-// LimitsOf returns the limits that an engine enforces in the form that files use.
+// LimitsOf returns the limits an engine enforces in the form files use.
 func LimitsOf(enforced backend.Limits) Limits {
 	var l Limits
 	for _, f := range l.fields() {
@@ -225,15 +223,15 @@ func LimitsOf(enforced backend.Limits) Limits {
 type Network struct {
 	// Enabled is nil if not set. False disables the network even in a workflow with a network.
 	Enabled *bool `json:"enabled,omitempty" jsonschema_description:"true for a network without access to the host and its neighbours; false for none, even if the workflow has one"`
-	// Allow lists the hosts that a sandbox without a network can reach through the host process. Deny lists exceptions.
+	// Allow lists the hosts a sandbox without a network can reach through the host process. Deny lists exceptions.
 	Allow []string `json:"allow,omitzero" jsonschema_description:"hosts that can be reached without a network: names, *.name, name:port, or presets such as registry:pypi"`
 	Deny  []string `json:"deny,omitzero" jsonschema_description:"exceptions to allow"`
 }
 
-// Hosts lists hosts that sandboxed code can connect to through the host process. It is the same type as sandbox.Egress.
+// Hosts lists hosts sandboxed code can connect to through the host process. It is the same type as sandbox.Egress.
 type Hosts = rules.Hosts
 
-// ServiceUse is an HTTP service of the operator that code can call. It is the same type as sandbox.ServiceUse.
+// ServiceUse is an HTTP service of the operator code can call. It is the same type as sandbox.ServiceUse.
 type ServiceUse = rules.ServiceUse
 
 // Environment is the software to install in a sandbox. It is the same type as session.Environment.
@@ -248,7 +246,7 @@ func (n Network) Allowed() bool { return n.Enabled != nil && *n.Enabled }
 // Setup is the value of `setup:`.
 type Setup struct {
 	Run []string `json:"run,omitzero" jsonschema_description:"shell lines, which run once"`
-	// Network lists the hosts that the setup commands, pip, and npm can reach in addition to the package registries.
+	// Network lists the hosts the setup commands, pip, and npm can reach in addition to the package registries.
 	Network Hosts `json:"network,omitzero" jsonschema_description:"hosts that the installation can reach in addition to package registries"`
 }
 
@@ -467,7 +465,7 @@ func (c *checker) hostTools(s Sandbox) {
 	c.AddBelow("host_tools.", s.HostTools.Problems())
 }
 
-// modes reports fields that the mode would ignore.
+// modes reports fields the mode would ignore.
 func (c *checker) modes(s Sandbox) {
 	c.oneOf("keep", s.Keep, KeepWorkspace)
 	if s.Keep != "" && s.Session != SessionUser {

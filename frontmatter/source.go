@@ -49,7 +49,7 @@ type parts struct {
 
 func (p parts) yaml() string { return p.text[p.start:p.end] }
 
-// cut finds the frontmatter like dotprompt: blank lines and lines that begin with '#' may come before the first marker.
+// cut finds the frontmatter like dotprompt: blank lines and lines beginning with '#' may come before the first marker.
 // If dotprompt would silently ignore malformed frontmatter, cut returns an error.
 func cut(name string, src []byte) (parts, *Error) {
 	text, problem := yamlnode.Text(src, MaxFileBytes)

@@ -174,7 +174,7 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	return res, nil
 }
 
-// generate runs the model, or the coding agent that replaces it, and returns the answer.
+// generate runs the model, or the coding agent replacing it, and returns the answer.
 func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 	o RunOptions) (res AgentResult, err error) {
 	w := &watcher{onTool: o.OnTool}
@@ -211,9 +211,9 @@ func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 	return res, err
 }
 
-// recorded returns a copy of req that records the conversation, if ctx has a recorder for the agent. If an earlier
-// process recorded part of the conversation, the copy continues after that part, whose turns count towards the limit.
-// If ctx has no recorder, recorded returns an unchanged copy.
+// recorded returns a copy of req recording the conversation, if ctx has a recorder for the agent. If an earlier process
+// recorded part of the conversation, the copy continues after that part, whose turns count towards the limit. If ctx
+// has no recorder, recorded returns an unchanged copy.
 func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions,
 	w *watcher) (*ai.GenerateActionOptions, error) {
 	out := *req
@@ -222,7 +222,7 @@ func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions,
 		return &out, nil
 	}
 	if a.doc.Sandbox == nil {
-		transcript.ClaimSandbox(ctx) // so that no agent run by this agent's tools claims it
+		transcript.ClaimSandbox(ctx) // so no agent run by this agent's tools claims it
 	}
 	out.Use = append([]*ai.MiddlewareRef{local("workcell/record", rec.Hooks())}, req.Use...)
 	if err := rec.Define(ctx, digest(a.source, req.Model)); err != nil {
@@ -256,7 +256,7 @@ func (o *opening) evidence() []sandbox.Evidence {
 
 type (
 	openingKey struct{} // holds the *opening of an agent's run
-	agentKey   struct{} // holds the *Agent that runs
+	agentKey   struct{} // holds the *Agent running
 )
 
 // noteOpened stores the result of an attempt for the agent of ctx. It does nothing if ctx has no agent.
@@ -417,8 +417,7 @@ func (a *Agent) InputSchema() map[string]any {
 func (a *Agent) Document() *frontmatter.Document { return a.doc }
 
 // RequestOver returns the sandbox request of an agent with configuration s in a run with base request base. fields
-// lists the fields that s sets itself. For all other fields, the agent accepts an existing sandbox with different
-// settings.
+// lists the fields s sets itself. For all other fields, the agent accepts an existing sandbox with different settings.
 func RequestOver(s frontmatter.Sandbox, base session.Request) (req session.Request, fields []string) {
 	return (&binding{cfg: s}).request(session.WithBase(context.Background(), base), s.Runtime)
 }

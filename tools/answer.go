@@ -182,7 +182,7 @@ func (w *watcher) addUsage(turns int, u model.Usage) {
 	w.cached += int(u.CacheReadTokens)
 }
 
-// failureOf returns the error code of a tool output that Genkit converted to JSON.
+// failureOf returns the error code of a tool output Genkit converted to JSON.
 func failureOf(out any) string {
 	m, _ := out.(map[string]any)
 	e, _ := m["error"].(map[string]any)

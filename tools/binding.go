@@ -29,7 +29,7 @@ const cleanupTimeout = 60 * time.Second
 // does not remember more of them.
 const maxTracked = 256
 
-// binding connects the tools of one Generate call to their sandboxes. The first tool that needs a sandbox opens it.
+// binding connects the tools of one Generate call to their sandboxes. The first tool needing a sandbox opens it.
 type binding struct {
 	box      *toolbox
 	cfg      frontmatter.Sandbox // as configured, without defaults
@@ -43,7 +43,7 @@ type binding struct {
 	check    func(ctx context.Context, args toolspec.Args) *toolspec.Error // CallOptions.Check
 	makeRoom func(ctx context.Context) bool                                // CallOptions.MakeRoom; may be nil
 	shared   bool                                                          // CallOptions.Shared
-	hosts    *hostCalls                                                    // host tools that code may call; nil for none
+	hosts    *hostCalls                                                    // host tools code may call; nil for none
 	// maxSeconds is the longest timeout_seconds in notes and Definitions.
 	maxSeconds, readBytes, streamChars int64
 
@@ -53,7 +53,7 @@ type binding struct {
 	opened   map[session.Key]*session.Session // sandboxes opened by this binding, possibly by calls of several runs
 	released map[string]bool                  // ids released by sandbox_close
 	started  map[string][]startedExec         // by sandbox id; execs that may still have running processes
-	programs map[string]bool                  // ids of interpreter programs that were returned while still running
+	programs map[string]bool                  // ids of interpreter programs returned while still running
 	used     bool                             // earlier turns of the conversation used the private sandbox
 	expired  bool                             // the private sandbox is gone, and the model must be notified
 }
@@ -101,7 +101,7 @@ func (b *binding) mayUse(ctx context.Context, name string) bool {
 }
 
 // request returns the agent's request, merged over the base request of its run. runtime is the agent's runtime or the
-// runtime of this call. If runtime is empty, any runtime will do. wishes lists the fields that the agent set itself.
+// runtime of this call. If runtime is empty, any runtime will do. wishes lists the fields the agent set itself.
 func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req session.Request, wishes []string) {
 	cfg := b.cfg
 	req = wish.Request(cfg)
@@ -143,8 +143,8 @@ func (b *binding) withRequest(ctx context.Context) context.Context {
 	return session.WithBase(ctx, req)
 }
 
-// ownImage reports whether code in runtime needs an image other than the base's image. The runtime of an image that was
-// set without a runtime is unknown. ownImage accepts such an image, because the run's shared sandbox can have only one
+// ownImage reports whether code in runtime needs an image other than the base's image. The runtime of an image set
+// without a runtime is unknown. ownImage accepts such an image, because the run's shared sandbox can have only one
 // image.
 func (b *binding) ownImage(base session.Request, runtime frontmatter.Runtime) bool {
 	switch {
@@ -211,7 +211,7 @@ func (b *binding) openAs(ctx context.Context, key session.Key, req session.Reque
 	return s, created, err
 }
 
-// inRun returns the sandboxes that this binding opened in the run of ctx.
+// inRun returns the sandboxes this binding opened in the run of ctx.
 func (b *binding) inRun(ctx context.Context) map[session.Key]*session.Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -253,8 +253,8 @@ func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, err
 		WithRemediation("Pass the sandbox_id of one of them.")
 }
 
-// syncSiblings adds the sandboxes that other processes opened in the run of ctx to the binding. It does nothing if the
-// call specifies an id.
+// syncSiblings adds the sandboxes other processes opened in the run of ctx to the binding. It does nothing if the call
+// specifies an id.
 func (b *binding) syncSiblings(ctx context.Context, id string) error {
 	if !b.shared || id != "" {
 		return nil
@@ -264,7 +264,7 @@ func (b *binding) syncSiblings(ctx context.Context, id string) error {
 	defer b.mu.Unlock()
 	scope := b.run(ctx).Scope()
 	maps.DeleteFunc(b.opened, func(key session.Key, s *session.Session) bool {
-		// Drop the sandboxes that another process removed.
+		// Drop the sandboxes another process removed.
 		return err == nil && key.Scope() == scope && !slices.Contains(list, s)
 	})
 	for _, s := range list {
@@ -275,8 +275,8 @@ func (b *binding) syncSiblings(ctx context.Context, id string) error {
 	return err
 }
 
-// byID returns a sandbox that the agent may use. The error is the same for an unknown id and for the id of an
-// inaccessible sandbox.
+// byID returns a sandbox the agent may use. The error is the same for an unknown id and for the id of an inaccessible
+// sandbox.
 func (b *binding) byID(ctx context.Context, id string) (*session.Session, error) {
 	s, err := b.box.manager.Lookup(b.withRequest(ctx), b.run(ctx).Scope(), id)
 	if errors.Is(err, backend.ErrNotFound) || err == nil && !b.mayUse(ctx, s.Key().Name) {
@@ -286,8 +286,8 @@ func (b *binding) byID(ctx context.Context, id string) (*session.Session, error)
 	return s, err
 }
 
-// release kills the commands that this binding started in the sandbox and closes the sandbox's id for this binding. If
-// a command could not be killed, the sandbox stays open, so that the next close tries again.
+// release kills the commands this binding started in the sandbox and closes the sandbox's id for this binding. If a
+// command could not be killed, the sandbox stays open, so the next close tries again.
 func (b *binding) release(ctx context.Context, s *session.Session) error {
 	b.mu.Lock()
 	var ids []string
@@ -343,13 +343,13 @@ func (b *binding) remove(ctx context.Context, s *session.Session) error {
 	return nil
 }
 
-// startedExec is a command that this binding started.
+// startedExec is a command this binding started.
 type startedExec struct {
 	id    string
 	ended bool // no process is visible, but processes that closed the output may remain
 }
 
-// track remembers a command, so that its leftover processes can be killed later.
+// track remembers a command, so its leftover processes can be killed later.
 func (b *binding) track(s *session.Session, res sandbox.ExecResult) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -362,8 +362,8 @@ func (b *binding) track(s *session.Session, res sandbox.ExecResult) {
 	b.started[s.ID()] = list
 }
 
-// end removes the sandbox that only this binding knows, because no later step of the run can use it. If ctx is
-// canceled, end also kills everything that the agent started in other sandboxes.
+// end removes the sandbox only this binding knows, because no later step of the run can use it. If ctx is canceled, end
+// also kills everything the agent started in other sandboxes.
 func (b *binding) end(ctx context.Context) {
 	if ctx.Err() != nil {
 		b.endStarted(ctx)
@@ -381,7 +381,7 @@ func (b *binding) end(ctx context.Context) {
 	}
 }
 
-// sandboxes returns the sandboxes that this binding opened in any run.
+// sandboxes returns the sandboxes this binding opened in any run.
 func (b *binding) sandboxes() []*session.Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -389,7 +389,7 @@ func (b *binding) sandboxes() []*session.Session {
 }
 
 // closeKeepingWorkspace removes a user's sandbox but keeps its workspace, if the agent's file says `keep: workspace`.
-// It skips a sandbox that another run is using.
+// It skips a sandbox another run is using.
 func (b *binding) closeKeepingWorkspace(ctx context.Context) {
 	if b.cfg.Keep != frontmatter.KeepWorkspace {
 		return
@@ -409,7 +409,7 @@ func (b *binding) closeKeepingWorkspace(ctx context.Context) {
 	}
 }
 
-// endStarted kills everything that the binding started in its sandboxes.
+// endStarted kills everything the binding started in its sandboxes.
 func (b *binding) endStarted(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()

@@ -31,10 +31,10 @@ type CallOptions struct {
 	// Check is called before a tool runs, and again after a file was read and its size is known. If Check returns an
 	// error, that error is the result of the call. If nil, all calls are allowed.
 	Check func(ctx context.Context, args CallArgs) *hosttools.Error
-	// MaxSeconds is the longest timeout_seconds that Check allows for a command. Schemas and notes show no longer
-	// timeout. If zero, it defaults to session.MaxExecTimeout.
+	// MaxSeconds is the longest timeout_seconds Check allows for a command. Schemas and notes show no longer timeout. If
+	// zero, it defaults to session.MaxExecTimeout.
 	MaxSeconds int64
-	// ReadBytes is the default number of bytes that sandbox_fs_read returns. If zero, it defaults to 262,144.
+	// ReadBytes is the default number of bytes sandbox_fs_read returns. If zero, it defaults to 262,144.
 	ReadBytes int64
 	// StreamChars is the maximum number of characters per output stream in one result. If zero, it defaults to 30,000.
 	StreamChars int64
@@ -83,7 +83,7 @@ func (c *Calls) Definitions() []hosttools.Definition {
 	return list
 }
 
-// Call runs the tool with this name. Errors that the caller can act on, including an unknown name, are part of out.
+// Call runs the tool with this name. Errors the caller can act on, including an unknown name, are part of out.
 // toolspec.FailureOf extracts them. err is non-nil only if ctx is done.
 func (c *Calls) Call(ctx context.Context, name string, args json.RawMessage) (out any, err error) {
 	known := make([]string, len(c.tools))
@@ -97,8 +97,8 @@ func (c *Calls) Call(ctx context.Context, name string, args json.RawMessage) (ou
 	return toolspec.Result{Error: fail}, nil
 }
 
-// Forget drops the records of closed sandboxes, so that a caller with many consecutive sandboxes does not accumulate
-// them. It keeps the record of the run's shared sandbox, because the next user must learn that its files are gone.
+// Forget drops the records of closed sandboxes, so a caller with many consecutive sandboxes does not accumulate them.
+// It keeps the record of the run's shared sandbox, because the next user must learn that its files are gone.
 func (c *Calls) Forget() {
 	b := c.own
 	b.mu.Lock()

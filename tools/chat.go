@@ -58,7 +58,7 @@ func checkChat(ctx context.Context) error {
 		"or let Genkit choose the IDs: %w", backend.ErrInvalid)
 }
 
-// unguessable reports whether id is a random UUID, like the ids that Genkit creates.
+// unguessable reports whether id is a random UUID, like the ids Genkit creates.
 func unguessable(id string) bool {
 	raw, err := hex.DecodeString(strings.ReplaceAll(id, "-", ""))
 	return err == nil && len(raw) == 16 && len(id) == 36 && raw[6]>>4 == 4 && raw[8]>>6 == 2
@@ -83,7 +83,7 @@ func cutLast(s, sep string) (before, after string, found bool) {
 }
 
 // runOf returns the run of ctx. If ctx is not bound to a run, it returns the run of the Genkit agent's conversation,
-// whose sandboxes outlive turns and processes. A bound run takes precedence, so that sub-agents use their caller's
+// whose sandboxes outlive turns and processes. A bound run takes precedence, so sub-agents use their caller's
 // sandboxes.
 func runOf(ctx context.Context) (session.Run, bool) {
 	if run, ok := session.RunFromContext(ctx); ok {
@@ -93,11 +93,11 @@ func runOf(ctx context.Context) (session.Run, bool) {
 	return session.Run{Namespace: record.NamespaceUser, ID: id}, id != ""
 }
 
-// chatKey holds the chatID of the session that a Generate call already uses.
+// chatKey holds the chatID of the session a Generate call already uses.
 type chatKey struct{}
 
 // chatIn binds b to the session of a Genkit agent. An isolated sandbox then belongs to the session and is available in
-// each turn. An agent that runs within a turn gets a private sandbox, which is removed when that agent ends.
+// each turn. An agent running within a turn gets a private sandbox, which is removed when that agent ends.
 func (b *binding) chatIn(ctx context.Context) error {
 	if err := checkChat(ctx); err != nil {
 		return err

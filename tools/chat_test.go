@@ -103,8 +103,8 @@ func TestChatKeepsItsSandbox(t *testing.T) {
 	}
 }
 
-// TestToolsOfAChat verifies that tools without the middleware use the conversation's sandbox, and that agents that a
-// Genkit agent runs itself use it too.
+// TestToolsOfAChat verifies that tools without the middleware use the conversation's sandbox, and that agents a Genkit
+// agent runs itself use it too.
 func TestToolsOfAChat(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -316,7 +316,7 @@ func TestBackgroundAgents(t *testing.T) {
 	}
 }
 
-// TestAbortedAgent verifies that aborting a sub-agent in the background kills all of its processes. Processes that its
+// TestAbortedAgent verifies that aborting a sub-agent in the background kills all of its processes. Processes its
 // caller runs in the same sandbox continue.
 func TestAbortedAgent(t *testing.T) {
 	t.Parallel()

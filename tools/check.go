@@ -33,7 +33,7 @@ func CheckAgent(file string) (*frontmatter.Document, error) {
 	errors.As(err, &c.errs)
 	c.names()
 	source := string(src)
-	if len(c.errs) == 0 { // check the source that Genkit gets
+	if len(c.errs) == 0 { // check the source Genkit gets
 		out, err := doc.Source()
 		if err != nil {
 			return nil, err
@@ -53,7 +53,7 @@ func CheckAgent(file string) (*frontmatter.Document, error) {
 	return doc, nil
 }
 
-// CheckPartial reads a partial's file and checks its syntax and the partials that it includes. The error is a
+// CheckPartial reads a partial's file and checks its syntax and the partials it includes. The error is a
 // frontmatter.Errors.
 func CheckPartial(file string) error {
 	src, err := frontmatter.ReadFile(file)
@@ -124,7 +124,7 @@ func (c *agentCheck) contract(parsed dotprompt.ParsedPrompt) {
 	}
 }
 
-// partials checks the partials that the agent's template includes.
+// partials checks the partials the agent's template includes.
 func (c *agentCheck) partials() error {
 	found, err := partialsBeside(c.doc)
 	var one *frontmatter.Error

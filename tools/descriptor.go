@@ -15,8 +15,8 @@ import (
 )
 
 // tools returns the tools of the binding's mode, sorted by name. Each entry has the tool's definition for hosts and
-// models, its handler, and the ranges of its numbers. The args method of a tool's input returns the arguments that a
-// host can check.
+// models, its handler, and the ranges of its numbers. The args method of a tool's input returns the arguments a host
+// can check.
 func (b *binding) tools() []*tool {
 	seconds := func(most int64) toolspec.Bound {
 		return toolspec.Bound{Name: "timeout_seconds", Least: 1, Most: most}
@@ -144,8 +144,8 @@ func (b *binding) networkNote() string {
 	return installed + " There is no network: nothing can be downloaded or installed."
 }
 
-// installedNote returns a note for the model that lists the installed packages. It begins with a space. It is empty if
-// no packages are installed.
+// installedNote returns a note for the model listing the installed packages. It begins with a space. It is empty if no
+// packages are installed.
 func installedNote(e session.Environment) (note string) {
 	for _, registry := range []struct {
 		name     string

@@ -46,8 +46,8 @@
 //
 // The session of a Genkit agent (go/genkit/exp) is a run that is not closed. All turns and sub-agents of the session
 // use the same sandbox until its idle timeout. Specify the user with session.WithUser. Without a user, any client that
-// knows the session's id can use the sandbox, so ids that Genkit did not create are refused. If a call is canceled, the
-// processes that it started in its sandboxes are killed.
+// knows the session's id can use the sandbox, so ids Genkit did not create are refused. If a call is canceled, the
+// processes it started in its sandboxes are killed.
 //
 // Tools can use only the sandboxes of one run. The error for an id of another run is the same as for an unknown id. The
 // agents of a run share the sandbox named "default" unless their `session:` sets another name. A sandbox is opened when
@@ -74,13 +74,13 @@
 //
 // # Failures
 //
-// Errors that a model can act on are tool output. Every output may contain an error with a code, a message, a
-// remediation, and whether the same call may succeed later. docs/reference/errors.md lists all codes. A non-zero exit
-// code is a result, not an error. The middleware prevents model mistakes from ending a run. It converts the following
-// to output: calls of unknown tools or of tools that were not offered, arguments that do not match the schema or are
-// not JSON, and panics. Without the middleware, Genkit would end the run, run the tool anyway, or crash the program.
-// Interrupts and errors of a done context are not converted. Messages never contain host paths. Details for operators
-// go to [Plugin.Logger].
+// Errors a model can act on are tool output. Every output may contain an error with a code, a message, a remediation,
+// and whether the same call may succeed later. docs/reference/errors.md lists all codes. A non-zero exit code is a
+// result, not an error. The middleware prevents model mistakes from ending a run. It converts the following to output:
+// calls of unknown tools or of tools that were not offered, arguments that do not match the schema or are not JSON, and
+// panics. Without the middleware, Genkit would end the run, run the tool anyway, or crash the program. Interrupts and
+// errors of a done context are not converted. Messages never contain host paths. Details for operators go to
+// [Plugin.Logger].
 //
 // # Spans
 //

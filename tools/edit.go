@@ -84,7 +84,7 @@ func places(found *textSearch) string {
 	return text
 }
 
-// errTextTooLarge means that the file would exceed the size limit.
+// errTextTooLarge means the file would exceed the size limit.
 var errTextTooLarge = errors.New("the file would be too large")
 
 // textSearch is the result of a search for a text in a file. The search treats CR LF and LF as equal and compares all

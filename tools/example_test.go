@@ -34,7 +34,7 @@ sandbox:
 	// coder.prompt:6:23: limits.memory_mb must be 16 to 4194304, not -1
 }
 
-// PromptFS rewrites a prompt file to the form that Genkit supports.
+// PromptFS rewrites a prompt file to the form Genkit supports.
 func ExamplePromptFS() {
 	files := fstest.MapFS{"coder.prompt": {Data: []byte("---\nsandbox: python\n---\n{{task}}\n")}}
 	src, err := fs.ReadFile(tools.PromptFS(files), "coder.prompt")

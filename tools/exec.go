@@ -205,8 +205,8 @@ func unknownExec(err error) error {
 		WithRemediation("Pass the exec_id from sandbox_exec, with the same sandbox.")
 }
 
-// eitherForm returns bytes that are given as text or as base64 in either alphabet, with or without padding. given is
-// false if neither form is given.
+// eitherForm returns bytes given as text or as base64 in either alphabet, with or without padding. given is false if
+// neither form is given.
 func eitherForm(textName string, text *string, dataName string,
 	data *string) (b []byte, given bool, fail *toolspec.Error) {
 	empty := func(s *string) bool { return s == nil || *s == "" }

@@ -213,8 +213,8 @@ func TestYieldAndKill(t *testing.T) {
 	}
 }
 
-// TestWaitReturnsTheOutput verifies that sandbox_exec_wait returns the same result as sandbox_exec for a command that
-// was returned as running after the agent file's time.
+// TestWaitReturnsTheOutput verifies that sandbox_exec_wait returns the same result as sandbox_exec for a command
+// returned as running after the agent file's time.
 func TestWaitReturnsTheOutput(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -155,7 +155,7 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 	return &res, err
 }
 
-// grantExecutor gives the coding agent access to the host tools that its agent may use.
+// grantExecutor gives the coding agent access to the host tools its agent may use.
 func (b *binding) grantExecutor(ctx context.Context, s *session.Session, o *executor.Options,
 	access *modelAccess) (*hostGrant, error) {
 	var req sandbox.ExecRequest

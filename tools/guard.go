@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// unknownTool is the name of the tool that answers calls of unknown tools. It is never offered to a model.
+// unknownTool is the name of the tool answering calls of unknown tools. It is never offered to a model.
 const unknownTool = "sandbox_unknown_tool"
 
 // unknownInput replaces the input of a call of an unknown tool.
@@ -30,13 +30,13 @@ type unknownInput struct {
 	Unread string `json:"unread,omitempty"`
 }
 
-// unknownTool returns the tool that answers calls of unknown tools.
+// unknownTool returns the tool answering calls of unknown tools.
 func (b *binding) unknownTool() ai.Tool {
 	return newTool(b, b.unknown, toolspec.Definition{Name: unknownTool,
 		Description: "Answers calls of tools that do not exist."})
 }
 
-// unknown returns an error that explains that the tool does not exist.
+// unknown returns an error explaining that the tool does not exist.
 func (b *binding) unknown(_ context.Context, in unknownInput) (toolspec.Result, error) {
 	if in.Unread != "" {
 		return toolspec.Result{}, toolspec.Failf(toolspec.CodeInvalid,
@@ -59,13 +59,13 @@ func (b *binding) unknown(_ context.Context, in unknownInput) (toolspec.Result, 
 	return toolspec.Result{}, e.WithRemediation(hint)
 }
 
-// maxUnread is the maximum number of consecutive answers with unreadable calls. After that, the error ends the run.
+// maxUnread is the maximum number of consecutive answers with unreadable calls. Afterwards, the error ends the run.
 const maxUnread = 5
 
 // guard prevents mistakes of a model from ending a run. It converts calls of unknown tools, invalid arguments, and
 // panics to tool output. It also offers tools to models in a fixed order. It restricts models to the offered tools,
-// because Genkit would run any registered tool. It rejects media URLs, so that models cannot make Genkit fetch them. A
-// guard belongs to one Generate call.
+// because Genkit would run any registered tool. It rejects media URLs, so models cannot make Genkit fetch them. A guard
+// belongs to one Generate call.
 type guard struct {
 	log    *slog.Logger
 	unread int // consecutive answers with unreadable calls; needs no lock because model calls are sequential
@@ -195,8 +195,8 @@ func output(e *toolspec.Error) *ai.MultipartToolResponse {
 func oneLine(text string) string { return sanitize.OneLine(text, 600) }
 
 // withoutNarration returns a copy of m without its text, if m also calls tools and the request has an output format. It
-// returns nil if nothing must be removed. Genkit validates every answer against the output schema, even answers that
-// only call tools. Without this, a text such as "I run the tests first" next to a call would end the run.
+// returns nil if nothing must be removed. Genkit validates every answer against the output schema, even answers only
+// call tools. Without this, a text such as "I run the tests first" next to a call would end the run.
 func withoutNarration(req *ai.ModelRequest, m *ai.Message) *ai.Message {
 	if req.Output == nil || req.Output.Format == "" || req.Output.Format == ai.OutputFormatText {
 		return nil

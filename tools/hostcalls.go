@@ -15,17 +15,17 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// hostCalls holds the host tools that a binding's commands may call. If nil, commands may call none.
+// hostCalls holds the host tools a binding's commands may call. If nil, commands may call none.
 type hostCalls struct {
 	set  *hosttools.Set
 	name string // of interpreters whose code may call them
 
 	mu       sync.Mutex            // guards the fields below
 	declared map[string]bool       // by sandbox id: declarations were written
-	running  map[string]*hostGrant // by exec id: access of commands that were returned while running
+	running  map[string]*hostGrant // by exec id: access of commands returned while running
 }
 
-// hostCalls fixes the set of host tools that an agent's code may call.
+// hostCalls fixes the set of host tools an agent's code may call.
 func (t *toolbox) hostCalls(ctx context.Context, cfg Sandbox, run session.Run) (*hostCalls, error) {
 	switch {
 	case cfg.HostTools == nil:
@@ -110,7 +110,7 @@ func (b *binding) settings(s *session.Session) sandbox.Settings {
 	return in
 }
 
-// evidence returns what results show of the settings in force in s, and notes it for the agent that ctx belongs to.
+// evidence returns what results show of the settings in force in s, and notes it for the agent ctx belongs to.
 func (b *binding) evidence(ctx context.Context, s *session.Session) sandbox.Evidence {
 	e := b.settings(s).Evidence()
 	if o, ok := ctx.Value(openingKey{}).(*opening); ok {
@@ -160,8 +160,8 @@ func (b *binding) sweep(ctx context.Context, g *hostGrant) {
 	}
 }
 
-// hostNote returns a note for the model that explains how code calls the host tools and lists them. Without host tools,
-// it is empty.
+// hostNote returns a note for the model explaining how code calls the host tools and lists them. Without host tools, it
+// is empty.
 func (b *binding) hostNote() string {
 	if b.hosts == nil {
 		return ""

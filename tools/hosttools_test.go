@@ -62,7 +62,7 @@ func TestGenkitSource(t *testing.T) {
 	}
 }
 
-// TestHostToolsAfterInit verifies that code gets the host tools that a plugin received after genkit.Init.
+// TestHostToolsAfterInit verifies that code gets the host tools a plugin received after genkit.Init.
 func TestHostToolsAfterInit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

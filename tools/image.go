@@ -23,7 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Limits for images that models may see. These are the limits of Anthropic's API, the lowest of the large providers.
+// Limits for images models may see. These are the limits of Anthropic's API, the lowest of the large providers.
 // Anthropic counts 5 MiB in base64.
 const (
 	maxImage = 5 << 20 / 4 * 3 // bytes
@@ -136,7 +136,7 @@ func imagesApart(ctx context.Context, messages []*ai.Message) []*ai.Message {
 	return out
 }
 
-// mediaByAddress rejects media that are referenced by URL, because code in a sandbox may have chosen the URL. For some
+// mediaByAddress rejects media referenced by URL, because code in a sandbox may have chosen the URL. For some
 // providers, Genkit fetches the URL from the host and includes the response in its error.
 func mediaByAddress(messages []*ai.Message) error {
 	for _, m := range messages {

@@ -71,7 +71,7 @@ func TestReadImage(t *testing.T) {
 			}
 		}
 	}
-	// A provider would reject a file that only begins like an image, which would end the run.
+	// A provider would reject a file only begins like an image, which would end the run.
 	set.ok("sandbox_fs_write", obj{"path": "broken.png", "contents_b64": base64.StdEncoding.EncodeToString([]byte("\x89PNG\r\n\x1a\n\xff"))})
 	if out := set.ok("sandbox_fs_read", obj{"path": "broken.png"}); out["contents_b64"] == nil || out["media_type"] != nil {
 		t.Errorf("no image: %v", out)
@@ -89,8 +89,7 @@ func TestReadImage(t *testing.T) {
 	}
 }
 
-// TestModelsSeeImages verifies that the request to each provider contains an image that was read, in a form that the
-// plugin supports.
+// TestModelsSeeImages verifies that the request to each provider contains an image read, in a form the plugin supports.
 func TestModelsSeeImages(t *testing.T) {
 	picture := pictures(t)["image/png"]
 	for _, v := range vendors() {

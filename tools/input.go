@@ -30,7 +30,7 @@ func InputSchema(doc *frontmatter.Document) (map[string]any, error) {
 	return picoschema(parsed.Input.Schema)
 }
 
-// CheckInput reports whether input matches the input schema of an agent's file. If not, it returns an error that wraps
+// CheckInput reports whether input matches the input schema of an agent's file. If not, it returns an error wrapping
 // backend.ErrInvalid. The error lists the invalid fields but never their values. Missing fields get the values of
 // `input.default` in the file. The agent does not have to be loaded. Agent.Run does the same check first.
 func CheckInput(doc *frontmatter.Document, input map[string]any) error {
@@ -58,8 +58,7 @@ func templateInput(doc *frontmatter.Document, schema, input map[string]any) (any
 	if schema == nil {
 		return variables, nil
 	}
-	// Use Genkit's validator, so that both checks agree. If the validator cannot read the schema, Genkit reports the
-	// error.
+	// Use Genkit's validator, so both checks agree. If the validator cannot read the schema, Genkit reports the error.
 	result, err := gojsonschema.Validate(gojsonschema.NewGoLoader(schema), gojsonschema.NewGoLoader(variables))
 	if err != nil || result.Valid() {
 		return variables, nil

@@ -69,8 +69,8 @@ func programGiven(in execInput) *toolspec.Error {
 	return nil
 }
 
-// programEnded adds the value of an interpreter program that was returned while still running. It does nothing for
-// other commands.
+// programEnded adds the value of an interpreter program returned while still running. It does nothing for other
+// commands.
 func (b *binding) programEnded(ctx context.Context, s *session.Session, out *execOutput) error {
 	b.mu.Lock()
 	program := b.programs[out.ExecID]

@@ -12,19 +12,19 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Metadata keys of the interrupt that requests an approval, and of the restart.
+// Metadata keys of the interrupt requesting an approval, and of the restart.
 const (
 	metaApproval  = "approval"   // id of the approval; in both
 	metaExec      = "exec_id"    // id of the waiting command
 	metaSandbox   = "sandbox_id" // sandbox of the command
-	metaTool      = "tool"       // tool that the code calls
+	metaTool      = "tool"       // tool the code calls
 	metaArguments = "arguments"
 	metaAllow     = "allow" // in the restart: whether the call is allowed
 	metaFor       = "for"   // in the restart: scope of the approval, default hosttools.ForOnce
 )
 
-// interruptible runs a tool. If code that the tool runs needs an approval, it interrupts the call. The restart delivers
-// the decision and continues to wait for the same command.
+// interruptible runs a tool. If code the tool runs needs an approval, it interrupts the call. The restart delivers the
+// decision and continues to wait for the same command.
 func (b *binding) interruptible(tc *ai.ToolContext, do func(context.Context) (any, error)) (any, error) {
 	owner := b.run(tc).Scope() // only the same run may answer
 	if id, ok := tc.Resumed[metaApproval].(string); ok {

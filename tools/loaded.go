@@ -53,7 +53,7 @@ func (p *Plugin) checkLoaded() {
 	}
 }
 
-// unsafePrompts returns errors for the prompts that Genkit itself loaded from dir or from a file system.
+// unsafePrompts returns errors for the prompts Genkit itself loaded from dir or from a file system.
 func unsafePrompts(r api.Registry, dir string) []error {
 	templates := map[string]string{} // by name; only prompts without the sandbox middleware
 	for _, a := range r.ListActions() {

@@ -71,8 +71,7 @@ func (b *binding) ports() []openPort {
 	return list
 }
 
-// note describes the sandbox to a model, so that the model does not need turns to discover the same facts through
-// failures.
+// note describes the sandbox to a model, so the model does not need turns to discover the same facts through failures.
 func (b *binding) note(info session.Info) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "Commands run in %s as user %s without privileges. ", info.Workdir, info.User)

@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 )
 
-// partial is a template that other templates include.
+// partial is a template other templates include.
 type partial struct {
 	file   string // as shown in errors
 	source string
@@ -48,7 +48,7 @@ func (i include) computed() bool { return strings.HasPrefix(i.name, "(") }
 
 var (
 	includes = regexp.MustCompile(`\{\{~?>\s*([^\s}~]+)`)
-	// silent matches text that only looks like template syntax: comments, and braces after an unescaped backslash.
+	// silent matches text only looks like template syntax: comments, and braces after an unescaped backslash.
 	silent = regexp.MustCompile(`(?s)\{\{~?!--.*?--~?\}\}|\{\{~?!.*?\}\}|\\\\\{\{|\\\{\{`)
 )
 
@@ -133,7 +133,7 @@ func (ps partials) cycleFrom(start string) error {
 	return visit(start)
 }
 
-// needed returns the partials that a template includes, directly or through other partials.
+// needed returns the partials a template includes, directly or through other partials.
 func (ps partials) needed(text string) []string {
 	var names []string
 	var add func(text string)

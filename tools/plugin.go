@@ -24,21 +24,21 @@ const pluginName = "workcell"
 //
 //	g := genkit.Init(ctx, genkit.WithPlugins(&tools.Plugin{Manager: manager}))
 //
-// It registers the middleware "workcell/sandbox". It registers no tools under the names that models call, because any
-// model can call a registered tool, even if the tool was not offered. With GENKIT_ENV=dev, it registers tools for the
-// Dev UI under names such as workcell/sandbox_exec, so that a developer can inspect and run them. The Dev UI tools
-// share a sandbox, which exists until sandbox_close, its idle timeout, or Manager.Close.
+// It registers the middleware "workcell/sandbox". It registers no tools under the names models call, because any model
+// can call a registered tool, even if the tool was not offered. With GENKIT_ENV=dev, it registers tools for the Dev UI
+// under names such as workcell/sandbox_exec, so a developer can inspect and run them. The Dev UI tools share a sandbox,
+// which exists until sandbox_close, its idle timeout, or Manager.Close.
 //
-// Each genkit.Init needs a separate Plugin. Use, Tools, and the values that they return are safe for concurrent use.
+// Each genkit.Init needs a separate Plugin. Use, Tools, and the values they return are safe for concurrent use.
 type Plugin struct {
 	// Manager opens the sandboxes. Required. The caller must close it.
 	Manager *session.Manager
-	// Logger logs details that operators need but models must not see: panics, internal errors, and failed cleanups. If
-	// nil, they are discarded.
+	// Logger logs details operators need but models must not see: panics, internal errors, and failed cleanups. If nil,
+	// they are discarded.
 	Logger *slog.Logger
-	// HostTools is the registry of host tools that code in sandboxes may call. An agent's `host_tools:` selects from
-	// it. The caller must close it. If nil, code has no host tools. HostTools may be set after genkit.Init, because
-	// GenkitSource requires its result, but must be set before the first call.
+	// HostTools is the registry of host tools code in sandboxes may call. An agent's `host_tools:` selects from it. The
+	// caller must close it. If nil, code has no host tools. HostTools may be set after genkit.Init, because GenkitSource
+	// requires its result, but must be set before the first call.
 	HostTools *hosttools.Registry
 
 	// Models is the model proxy for coding agents in mode executor. It uses Genkit's provider names, which are the part
@@ -48,9 +48,8 @@ type Plugin struct {
 	// precedence. Without an entry, the image is workcell/COMMAND:VERSION.
 	ExecutorImages map[string]string
 
-	// ApprovalInterrupts makes a host tool call that needs approval interrupt the sandbox_run or sandbox_exec call
-	// whose code makes it. It has no effect if ctx has an approver (hosttools.WithApprover). The command waits in the
-	// sandbox.
+	// ApprovalInterrupts makes a host tool call needing approval interrupt the sandbox_run or sandbox_exec call whose code
+	// makes it. It has no effect if ctx has an approver (hosttools.WithApprover). The command waits in the sandbox.
 	//
 	// The interrupt has the metadata approval, exec_id, sandbox_id, tool, and arguments. A restart must have the same
 	// approval value in its metadata, and allow (bool). It delivers the decision and waits for the same command until
@@ -70,7 +69,7 @@ var (
 )
 
 // Name returns the plugin's name in Genkit. It is the only method of a plugin that genkit.Init calls after it loaded
-// its prompts. Therefore, Name panics if one of the prompts configures a sandbox that it would not get (see PromptFS).
+// its prompts. Therefore, Name panics if one of the prompts configures a sandbox it would not get (see PromptFS).
 func (p *Plugin) Name() string {
 	p.checkLoaded()
 	return pluginName

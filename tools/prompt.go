@@ -36,8 +36,8 @@ func CheckPrompt(name string, src []byte) (*frontmatter.Document, error) {
 }
 
 // checkReach rejects configuration that would make the host open a file or URL chosen by an agent's file. Examples are
-// the model's address and schema references, which Genkit's validator follows. It also rejects schemas that the
-// validator cannot read.
+// the model's address and schema references, which Genkit's validator follows. It also rejects schemas the validator
+// cannot read.
 func checkReach(doc *frontmatter.Document, parsed dotprompt.ParsedPrompt) (errs frontmatter.Errors) {
 	for key := range parsed.Config {
 		if strings.EqualFold(key, "httpOptions") { // JSON keys are case-insensitive
@@ -63,7 +63,7 @@ func checkReach(doc *frontmatter.Document, parsed dotprompt.ParsedPrompt) (errs 
 
 var templateLine = regexp.MustCompile(`(?i)line (\d+)`)
 
-// checkSource parses and checks the source that Genkit gets. It compiles the template, as Genkit does for every call.
+// checkSource parses and checks the source Genkit gets. It compiles the template, as Genkit does for every call.
 func checkSource(doc *frontmatter.Document, source string) (parsed dotprompt.ParsedPrompt, errs frontmatter.Errors) {
 	if doc.Sandbox != nil && doc.Sandbox.HostTools != nil {
 		for _, p := range hosttools.ConditionProblems(*doc.Sandbox.HostTools) {
@@ -111,10 +111,10 @@ func recovered(err *error) {
 }
 
 // LoadPrompt registers a dotprompt file under the base name of name, without ".prompt", and returns the prompt. Errors
-// contain name. LoadPrompt converts `sandbox:` to an entry of `use:`, so that executing the prompt offers the sandbox
-// tools to the model. Without `maxTurns:`, the limit is frontmatter.DefaultMaxTurns turns. LoadPrompt returns an error
-// if the file is malformed, or if it configures a sandbox and the plugin is missing. It never returns a prompt without
-// the configured sandbox.
+// contain name. LoadPrompt converts `sandbox:` to an entry of `use:`, so executing the prompt offers the sandbox tools
+// to the model. Without `maxTurns:`, the limit is frontmatter.DefaultMaxTurns turns. LoadPrompt returns an error if the
+// file is malformed, or if it configures a sandbox and the plugin is missing. It never returns a prompt without the
+// configured sandbox.
 //
 // Genkit ignores `toolChoice:` in a file. Pass ai.WithToolChoice to Execute instead, or use an Agent, which supports
 // it.
@@ -189,7 +189,7 @@ func neutral(v any) any {
 	return v
 }
 
-// templateData converts input to the values that Genkit would read from JSON, with neutral applied.
+// templateData converts input to the values Genkit would read from JSON, with neutral applied.
 func templateData(input map[string]any) (any, error) {
 	b, err := json.Marshal(input)
 	if err != nil {

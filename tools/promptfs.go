@@ -15,12 +15,12 @@ import (
 //
 // Without PromptFS, Genkit ignores `sandbox:`. Therefore, genkit.Init with a Plugin panics with the file's name in two
 // cases: Genkit loaded a prompt with `sandbox:` from a directory, or any prompt from a file system that is not a
-// PromptFS. It cannot check prompts that are loaded later, for example by genkit.LoadPrompt. Use LoadPrompt or
-// LoadAgents for them.
+// PromptFS. It cannot check prompts loaded later, for example by genkit.LoadPrompt. Use LoadPrompt or LoadAgents for
+// them.
 //
 // Reading a malformed prompt file fails. Genkit logs this error and continues without the prompt. Use LoadAgents to get
-// the error. Partials and other files are unchanged. Reading a partial that includes itself fails too, because
-// rendering it would crash the program.
+// the error. Partials and other files are unchanged. Reading a partial including itself fails too, because rendering it
+// would crash the program.
 func PromptFS(fsys fs.FS) fs.FS { return promptFS{fsys} }
 
 type promptFS struct{ fsys fs.FS }

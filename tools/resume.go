@@ -22,12 +22,12 @@ const (
 func (b *binding) recordedBy(rec *transcript.Recorder) {
 	b.record = rec
 	if rec != nil && b.isolated != "" {
-		b.isolated = rec.Sandbox() // the process that resumes the run uses the same name
+		b.isolated = rec.Sandbox() // the process resuming the run uses the same name
 	}
 }
 
-// continueIn opens the sandboxes that an earlier process of the conversation used. If a sandbox changed, it records a
-// notice for the model. If a sandbox cannot be opened, the tools report the error later.
+// continueIn opens the sandboxes an earlier process of the conversation used. If a sandbox changed, it records a notice
+// for the model. If a sandbox cannot be opened, the tools report the error later.
 func (b *binding) continueIn(ctx context.Context) {
 	if b.record == nil {
 		return
@@ -53,7 +53,7 @@ func (b *binding) continueIn(ctx context.Context) {
 }
 
 // leftSandbox reports whether a conversation still has a sandbox. used lists the conversation's tools, oldest first. A
-// sandbox that the model closed does not count.
+// sandbox the model closed does not count.
 func leftSandbox(used []string) bool {
 	for _, tool := range slices.Backward(used) {
 		if strings.HasPrefix(tool, "sandbox_") && tool != toolspec.ToolRun && tool != unknownTool {

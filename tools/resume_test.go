@@ -145,8 +145,8 @@ func continueAt(t *testing.T, isolation string, cut int) {
 	if marksNow == nil {
 		return
 	}
-	// The second process must not repeat calls that the first process recorded as done. Only the calls after the end of
-	// the record can run twice: the call at the end of the record and the other calls of its turn.
+	// The second process must not repeat calls the first process recorded as done. Only the calls after the end of the
+	// record can run twice: the call at the end of the record and the other calls of its turn.
 	for _, mark := range []string{"a", "b", "c", "d"} {
 		n := strings.Count(marksNow(), mark)
 		if n == 0 || n > 1 && recordedMark(kept.parts[:cut], mark) {
@@ -155,8 +155,8 @@ func continueAt(t *testing.T, isolation string, cut int) {
 	}
 }
 
-// TestCallOnDeadSandbox verifies that a call on a dead sandbox interrupts the run so that it can be resumed. The
-// resumed run repeats the call.
+// TestCallOnDeadSandbox verifies that a call on a dead sandbox interrupts the run so it can be resumed. The resumed run
+// repeats the call.
 func TestCallOnDeadSandbox(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -196,7 +196,7 @@ func TestCallOnDeadSandbox(t *testing.T) {
 	}
 }
 
-// recordedMark reports whether parts contain the result of the call that leaves mark.
+// recordedMark reports whether parts contain the result of the call leaving mark.
 func recordedMark(parts []json.RawMessage, mark string) bool {
 	for _, part := range parts {
 		if strings.Contains(string(part), `"stdout":"`+mark) {

@@ -30,7 +30,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// uncalled provides the methods that no test calls.
+// uncalled provides the methods no test calls.
 type uncalled struct{ backend.SandboxBackend }
 
 // processes is a backend whose sandboxes are processes of the real guest agent on the host. It provides no isolation.
@@ -191,12 +191,12 @@ func initGenkit(t *testing.T, prompts fs.FS, plugins ...api.Plugin) *genkit.Genk
 // turn returns one answer of a scripted model.
 type turn func(*ai.ModelRequest) ([]*ai.Part, error)
 
-// say returns a turn that ends a conversation.
+// say returns a turn ending a conversation.
 func say(text string) turn {
 	return func(*ai.ModelRequest) ([]*ai.Part, error) { return []*ai.Part{ai.NewTextPart(text)}, nil }
 }
 
-// call returns a turn that calls tools. Arguments: name, input, name, input, …
+// call returns a turn calling tools. Arguments: name, input, name, input, …
 func call(pairs ...any) turn {
 	return func(*ai.ModelRequest) ([]*ai.Part, error) {
 		var parts []*ai.Part
@@ -369,7 +369,7 @@ func num(v any) float64 { n, _ := v.(float64); return n }
 func items(v any) []any { l, _ := v.([]any); return l }
 func sub(v any) obj     { m, _ := v.(obj); return m }
 
-// codeMode returns code mode with a runtime that the process engine supports.
+// codeMode returns code mode with a runtime the process engine supports.
 func codeMode() tools.Sandbox { return tools.Sandbox{Mode: "code", Runtime: "bash"} }
 
 // eventually waits until ok returns true.

@@ -62,7 +62,7 @@ func (m middleware) New(ctx context.Context) (*ai.Hooks, error) {
 	}, nil
 }
 
-// bind checks a configuration and returns the binding that its tools share.
+// bind checks a configuration and returns the binding its tools share.
 func (t *toolbox) bind(ctx context.Context, cfg Sandbox) (*binding, error) {
 	if problems := cfg.Problems(); len(problems) > 0 {
 		texts := make([]string, len(problems))

@@ -9,14 +9,14 @@ import (
 
 // Inputs and outputs of the tools. Models see their schemas.
 
-// inSandbox is the part of an input that selects the sandbox.
+// inSandbox is the part of an input selecting the sandbox.
 type inSandbox struct {
 	SandboxID string `json:"sandbox_id,omitempty" jsonschema_description:"optional if there is one sandbox"`
 }
 
 func (in *inSandbox) args() toolspec.Args { return toolspec.Args{SandboxID: &in.SandboxID} }
 
-// inFile is the part of an input that selects a file.
+// inFile is the part of an input selecting a file.
 type inFile struct {
 	inSandbox
 	Path string `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
@@ -64,7 +64,7 @@ type runOutput struct {
 	sandbox.Evidence
 }
 
-// hostCounts is the part of an output that counts the host calls of the program.
+// hostCounts is the part of an output counting the host calls of the program.
 type hostCounts struct {
 	HostCalls *hosttools.Counts `json:"host_calls,omitempty" jsonschema_description:"calls of host tools that the program made"`
 	Refused   []refusedHost     `json:"network_refused,omitempty" jsonschema_description:"hosts that the program was not allowed to reach"`
@@ -102,8 +102,8 @@ type openOutput struct {
 	Note      string     `json:"note" jsonschema_description:"description of the sandbox: network, limits, interpreters"`
 }
 
-// openPort is a port in the sandbox that the agent's file lists. It does not include the forwarded host port, because
-// models do not need it.
+// openPort is a port in the sandbox the agent's file lists. It does not include the forwarded host port, because models
+// do not need it.
 type openPort struct {
 	Name string `json:"name"`
 	Port int64  `json:"port"`
@@ -153,7 +153,7 @@ type execOutput struct {
 	Status   string `json:"status" jsonschema:"enum=completed,enum=running,enum=timed_out,enum=killed,enum=oom_killed,enum=quota_killed"`
 	ExitCode *int   `json:"exit_code,omitempty" jsonschema_description:"absent while the command runs; 128 + signal if a signal killed it"`
 	Signal   string `json:"signal,omitempty" jsonschema_description:"the signal that killed the command"`
-	// QuotaExceeded is separate because a command's output does not always show that the disk is full.
+	// QuotaExceeded is separate because a command's output does not always show the disk is full.
 	QuotaExceeded bool   `json:"quota_exceeded,omitempty" jsonschema_description:"the workspace, or the space outside it, was full while the command ran; delete files"`
 	Stdout        string `json:"stdout"`
 	Stderr        string `json:"stderr"`

@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestSchemas pins the definitions of all tools that models see.
+// TestSchemas pins the definitions of all tools models see.
 func TestSchemas(t *testing.T) {
 	t.Parallel()
 	var names []string

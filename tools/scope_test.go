@@ -304,7 +304,7 @@ func TestSharing(t *testing.T) {
 			t.Errorf("%s: %v", name, out)
 		}
 	}
-	// The run's request fills in fields that the agent does not set.
+	// The run's request fills in fields the agent does not set.
 	base := session.WithBase(session.WithSessionName(ctx, "base"), session.Request{Image: "custom:1", Env: map[string]string{"X": "y"}})
 	if out := open(base, codeMode()); out["image"] != "custom:1" {
 		t.Errorf("with a base: %v", out)

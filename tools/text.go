@@ -128,8 +128,8 @@ func outcomeNotice(res sandbox.ExecResult) (text string) {
 	return text + limitNotice(res)
 }
 
-// limitNotice returns a notice with the limits that a command reached and advice for the model. It is empty if no limit
-// was reached.
+// limitNotice returns a notice with the limits a command reached and advice for the model. It is empty if no limit was
+// reached.
 func limitNotice(res sandbox.ExecResult) string {
 	advice := "use less at a time, or fewer processes"
 	switch {

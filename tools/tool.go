@@ -23,8 +23,8 @@ import (
 )
 
 // tool is a tool of Workcell. Genkit rejects arguments that do not match the schema, and ends the run. Therefore, the
-// action that Genkit runs accepts any JSON. Models see a different schema, which is inferred from the input type.
-// Register does not modify the tool, so several Generate calls can use one tool concurrently.
+// action Genkit runs accepts any JSON. Models see a different schema, which is inferred from the input type. Register
+// does not modify the tool, so several Generate calls can use one tool concurrently.
 type tool struct {
 	*ai.ToolAction[json.RawMessage, *ai.MultipartToolResponse]
 	def toolspec.Definition
@@ -130,7 +130,7 @@ func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.
 	return out, err
 }
 
-// refuses reports whether code means that a rule or limit refused a call after it had been allowed to start.
+// refuses reports whether code means a rule or limit refused a call after it had been allowed to start.
 func refuses(code toolspec.Code) bool {
 	return slices.Contains([]toolspec.Code{toolspec.CodePermission, toolspec.CodeTooLarge, toolspec.CodeCapacity,
 		toolspec.CodeQuota}, code)
@@ -176,7 +176,7 @@ func describeExit(ctx context.Context, out any) {
 	}
 }
 
-// Definition returns the definition that models see.
+// Definition returns the definition models see.
 func (t *tool) Definition() *ai.ToolDefinition {
 	def := t.ToolAction.Definition()
 	def.InputSchema = t.def.Input
@@ -190,7 +190,7 @@ func (t *tool) Desc() api.ActionDesc {
 	return desc
 }
 
-// Register registers the tool under both keys that Genkit uses to look up tools.
+// Register registers the tool under both keys Genkit uses to look up tools.
 func (t *tool) Register(r api.Registry) {
 	for _, kind := range []api.ActionType{api.ActionTypeToolV2, api.ActionTypeTool} {
 		r.RegisterAction(api.KeyFromName(kind, t.Name()), t)

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// toolbox is the state that all tools of one plugin share.
+// toolbox is the state all tools of one plugin share.
 type toolbox struct {
 	plugin   *Plugin
 	manager  *session.Manager

@@ -12,10 +12,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// ExactTransport returns a transport that removes HTML escapes from the requests of Genkit's model plugins and sends
-// them with next. Several plugins encode tool output, or the input of an earlier call, as a JSON string in their
-// request. encoding/json escapes <, >, and & in it, so models read \u003c instead of <. ExactTransport does not change
-// other requests.
+// ExactTransport returns a transport removing HTML escapes from the requests of Genkit's model plugins and sends them
+// with next. Several plugins encode tool output, or the input of an earlier call, as a JSON string in their request.
+// encoding/json escapes <, >, and & in it, so models read \u003c instead of <. ExactTransport does not change other
+// requests.
 //
 // Set it as the transport of the plugins' HTTP client. The Ollama plugin has no such option, so set
 // [http.DefaultTransport] instead.
@@ -87,7 +87,7 @@ func (o object) list(field string) (objects []object) {
 // escape.
 var escapes = strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&")
 
-// unescape removes the escapes from a field that contains JSON in a string.
+// unescape removes the escapes from a field with JSON in a string.
 func (o object) unescape(field string) {
 	if text, ok := o[field].(string); ok {
 		o[field] = escapes.Replace(text)

@@ -34,7 +34,7 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	ctx, recorded := ex.record(session.WithSessionName(ctx, ex.session))
 	out, err := guard(ctx, ex.run, ex.path, func(ctx context.Context) (AgentOutput, error) {
 		out, err := ex.run.agents.RunAgent(ctx, b.agent, input)
-		if err != nil { // even if it is an *Error, for example from a run that the agent started
+		if err != nil { // even if it is an *Error, for example from a run the agent started
 			message := err.Error()
 			if who := "agent " + b.agent; !strings.HasPrefix(message, who) { // errors of package tools already contain the name
 				message = who + ": " + message
@@ -56,8 +56,8 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	return result{output: out.Output, has: true, last: true}, nil
 }
 
-// sharedSandbox returns the request for the sandbox that the agent shares with its run. It returns false if the agent's
-// file is unknown, or if the agent has no sandbox or a private one.
+// sharedSandbox returns the request for the sandbox the agent shares with its run. It returns false if the agent's file
+// is unknown, or if the agent has no sandbox or a private one.
 func (b *agentBody) sharedSandbox() (session.Request, bool) {
 	if b.file == nil || b.file.Sandbox == nil {
 		return session.Request{}, false
@@ -70,7 +70,7 @@ func (b *agentBody) sharedSandbox() (session.Request, bool) {
 	return req, true
 }
 
-// ForAgent returns a workflow with one step that runs an agent. The workflow's ID is the agent's name, which the
+// ForAgent returns a workflow with one step running an agent. The workflow's ID is the agent's name, which the
 // AgentRunner must know. The run has the agent's input and outputs.
 func ForAgent(doc *frontmatter.Document) *Workflow {
 	name := strings.ToValidUTF8(strings.TrimSuffix(filepath.Base(doc.File), ".prompt"), "_")

@@ -8,8 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// check validates everything that requires all steps to be known: the targets of steps and the paths that expressions
-// read.
+// check validates everything that requires all steps to be known: the targets of steps and the paths expressions read.
 func (l *loader) check(wf *Workflow) {
 	for _, r := range l.reads {
 		l.checkPaths(r)
@@ -43,7 +42,7 @@ func (l *loader) checkTarget(s *step, t target) {
 	l.Fail(t.at, suggest.Hint(t.id, sortedKeys(s.seq.index)), "step %s leads to unknown step %q", s.id, t.id)
 }
 
-// checkPaths checks the paths that an expression reads.
+// checkPaths checks the paths an expression reads.
 func (l *loader) checkPaths(r read) {
 	for _, p := range r.Paths() {
 		if len(p.Keys) == 0 {

@@ -17,7 +17,7 @@ import (
 // the end of a step contains it. If a run goes back to before a step, the sandboxes are rolled back, and later entries
 // do not count: the entry with which the run resumes contains the number of the last entry that counts.
 
-// ErrNoCheckpoint means that a run cannot go back to before a step.
+// ErrNoCheckpoint means a run cannot go back to before a step.
 var ErrNoCheckpoint = errors.New("no checkpoint before the step")
 
 // Checkpoint is the saved state of a run's sandboxes at the end of a step.
@@ -240,7 +240,7 @@ func (r *run) restoreSandbox(ctx context.Context, name string) error {
 	return dropLater(ctx, s, r.checkpoint.Name)
 }
 
-// dropLater removes the run's snapshots that are newer than a checkpoint, because they belong to undone steps.
+// dropLater removes the run's snapshots newer than a checkpoint, because they belong to undone steps.
 func dropLater(ctx context.Context, s *session.Session, name string) error {
 	list, _, err := s.Snapshots(ctx)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 // starters are agents that start commands in their run's sandbox. The last command interrupts the run.
 type starters struct {
 	m         *session.Manager
-	interrupt context.CancelCauseFunc // nil in the process that resumes the run
+	interrupt context.CancelCauseFunc // nil in the process resuming the run
 	running   int                     // number of running commands at the interruption
 }
 

@@ -99,8 +99,8 @@ func (l *loader) assignments(n *yamlnode.Node, what string) []assignment {
 }
 
 // shellCommand compiles the line for /bin/sh. A "${NAME}" that looks like a shell parameter is left to the shell. Every
-// other "${ … }" is an expression. shellCommand replaces it by a reference to an environment variable that will contain
-// the value, so that the shell never interprets data as code.
+// other "${ … }" is an expression. shellCommand replaces it by a reference to an environment variable with the value,
+// so the shell never interprets data as code.
 func (o *object) shellCommand() (text string, vars []assignment) {
 	n := o.at["command"]
 	segments, err := o.env.At(n, 0).Scan(o.text("command"), func(rest string) bool { return shellsOwn(o.env, rest) })
@@ -128,7 +128,7 @@ func (o *object) shellCommand() (text string, vars []assignment) {
 }
 
 // shellsOwn reports whether the text after "${" is a shell parameter. A shell parameter is a name that is not one of
-// env's variables, directly after the brace and followed by a character that the shell allows.
+// env's variables, directly after the brace and followed by a character the shell allows.
 func shellsOwn(env *expr.Env, s string) bool {
 	s = strings.TrimLeft(s, "#!")
 	end := len(parameter.FindString(s))

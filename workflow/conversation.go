@@ -55,8 +55,8 @@ func (ex *execution) record(ctx context.Context) (context.Context, func() error)
 	}
 }
 
-// smallPart is the maximum size of a part that is always recorded, for example the part that reports that no more parts
-// are recorded.
+// smallPart is the maximum size of a part that is always recorded, for example the part that reports no more parts are
+// recorded.
 const smallPart = 1 << 10
 
 // isolatedName returns the name of an agent's isolated sandbox in this attempt. The name is the same in every process.

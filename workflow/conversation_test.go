@@ -77,7 +77,7 @@ func (a *talkers) failure(name string) error {
 	return nil
 }
 
-// twoRounds is a model that calls two tools twice and then answers with all their results.
+// twoRounds is a model calling two tools twice and then answers with all their results.
 func twoRounds(_ context.Context, p *ai.ModelParams) (*ai.ModelResponse, error) {
 	var text []string
 	for _, m := range p.Request.Messages {
@@ -204,7 +204,7 @@ func TestLargeConversation(t *testing.T) {
 }
 
 // TestChangedAgent verifies that an agent that has changed since the interruption starts from the beginning, and that
-// an event contains the reason. The new conversation is recorded, so that a second interruption continues it.
+// an event contains the reason. The new conversation is recorded, so a second interruption continues it.
 func TestChangedAgent(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")

@@ -53,7 +53,7 @@ type AgentOutput struct {
 
 // Options configure an Engine.
 type Options struct {
-	// Journal records runs, so that they can be resumed. If nil, runs are not recorded.
+	// Journal records runs, so they can be resumed. If nil, runs are not recorded.
 	Journal Journal
 	// OnEvent is called with the progress of runs. It should return soon, because the run waits. It may be nil.
 	OnEvent func(Event)
@@ -62,8 +62,8 @@ type Options struct {
 	// Logger receives events for operators, for example panics with their stacks and remaining sandboxes. If nil,
 	// events are discarded.
 	Logger *slog.Logger
-	// Workspace is a host directory that is copied into every new sandbox of a run. It overrides the workflow's
-	// workspace. If empty, the workflow's workspace applies.
+	// Workspace is a host directory copied into every new sandbox of a run. It overrides the workflow's workspace. If
+	// empty, the workflow's workspace applies.
 	Workspace string
 	// Retention is how long the sandboxes of a run are kept after its end. It overrides the workflow's retention. If
 	// zero, the workflow's retention applies.
@@ -149,10 +149,10 @@ func (e *Engine) Register(g *genkit.Genkit, wf *Workflow) error {
 }
 
 type (
-	pendingKey struct{} // *run that a flow executes
+	pendingKey struct{} // *run a flow executes
 	chainKey   struct{} // ids of the running workflows, outermost first
 	runIDKey   struct{} // id of the innermost run
-	stepKey    struct{} // path of the innermost step that runs an agent
+	stepKey    struct{} // path of the innermost step running an agent
 )
 
 // StepFromContext returns the path of the step for which an agent with ctx works. Without a step, it returns "".

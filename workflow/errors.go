@@ -10,17 +10,17 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// Sentinels for the ends of runs that no failed step caused. Test them with errors.Is. The error of a canceled run also
+// Sentinels for the ends of runs no failed step caused. Test them with errors.Is. The error of a canceled run also
 // wraps context.Canceled. The error of a timed-out run also wraps context.DeadlineExceeded.
 var (
-	// ErrInvalidInput means that the run's input does not match the workflow's schema.
+	// ErrInvalidInput means the run's input does not match the workflow's schema.
 	ErrInvalidInput = errors.New("invalid input")
-	// ErrLimit means that a run exceeded a limit, for example max_steps, the items of a for_each, or its state size.
+	// ErrLimit means a run exceeded a limit, for example max_steps, the items of a for_each, or its state size.
 	ErrLimit = errors.New("limit exceeded")
-	// ErrRecursion means that a workflow was started inside its own run, or that runs are nested too deep.
+	// ErrRecursion means a workflow was started inside its own run, or that runs are nested too deep.
 	ErrRecursion = errors.New("workflow recursion")
-	// ErrJournal means that the journal could not store an entry. The run is interrupted, because all its actions must
-	// be recorded.
+	// ErrJournal means the journal could not store an entry. The run is interrupted, because all its actions must be
+	// recorded.
 	ErrJournal = errors.New("journal failed")
 )
 
@@ -62,7 +62,7 @@ type Error struct {
 	Code    Code      `json:"code"`
 	Message string    `json:"message"`
 	Failed  []Failure `json:"failed,omitempty"` // for parallel and for_each: the failed branches or items, at most 100
-	Limit   string    `json:"limit,omitempty"`  // sandbox limit that a command reached; a retry would reach it again
+	Limit   string    `json:"limit,omitempty"`  // sandbox limit a command reached; a retry would reach it again
 	Final   bool      `json:"final,omitempty"`  // ends the run without retry and on_error
 	Err     error     `json:"-"`                // error for errors.Is
 }
@@ -106,12 +106,12 @@ func (e *Error) data() map[string]any {
 	return out
 }
 
-// failf returns an Error that wraps err, which may be nil.
+// failf returns an Error wrapping err, which may be nil.
 func failf(code Code, err error, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Err: err}
 }
 
-// finalf is like failf for an Error that ends the run without retry and on_error.
+// finalf is like failf for an Error ending the run without retry and on_error.
 func finalf(code Code, err error, format string, args ...any) *Error {
 	e := failf(code, err, format, args...)
 	e.Final = true

@@ -64,23 +64,23 @@ type Result struct {
 	Error    *Error        `json:"error,omitempty"`
 	Started  time.Time     `json:"started"`
 	Duration time.Duration `json:"-"`     // duration_ms in JSON
-	Steps    int           `json:"steps"` // attempts of steps that were made, nested ones included
+	Steps    int           `json:"steps"` // attempts of steps made, nested ones included
 	// Evidence has an entry for each isolation and settings under which steps of the run ran commands.
 	Evidence []sandbox.Evidence `json:"evidence,omitempty"`
 	// Outputs are the files listed in the workflow's `outputs`, by their path below the work directory. After a failed
-	// run, Outputs contains the existing files. Outputs and Patch come from the sandbox that the run's steps share. If
-	// the steps share no sandbox, Outputs and Patch come from the run's only sandbox.
+	// run, Outputs contains the existing files. Outputs and Patch come from the sandbox the run's steps share. If the
+	// steps share no sandbox, Outputs and Patch come from the run's only sandbox.
 	Outputs patch.Tree `json:"-"`
 	// Missing are the missing optional outputs.
 	Missing []string `json:"missing,omitempty"`
-	// Patch contains the run's changes to the directory that was copied into its workspace. It is nil if no directory
-	// was copied, or if the directory was copied to several sandboxes and the steps share none of them.
+	// Patch contains the run's changes to the directory copied into its workspace. It is nil if no directory was copied,
+	// or if the directory was copied to several sandboxes and the steps share none of them.
 	Patch *patch.Patch `json:"-"`
-	// Workspace is the directory that was copied.
+	// Workspace is the directory copied.
 	Workspace string `json:"-"`
-	// Unfinished is the reason why the run's results could not be collected. It is nil if the run has ended. An
-	// unfinished run has no end in its journal and keeps its sandboxes, so that Resume can try again. The owner of the
-	// manager should call Detach, which keeps the sandboxes. Outcome, Output, and Error describe the end of the steps.
+	// Unfinished is the reason why the run's results could not be collected. It is nil if the run has ended. An unfinished
+	// run has no end in its journal and keeps its sandboxes, so Resume can try again. The owner of the manager should call
+	// Detach, which keeps the sandboxes. Outcome, Output, and Error describe the end of the steps.
 	Unfinished *Error `json:"unfinished,omitempty"`
 	// Cleanup is the reason why sandboxes of the run may remain. It is nil if all sandboxes were closed or are
 	// intentionally retained.

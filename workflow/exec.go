@@ -165,8 +165,8 @@ func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request
 	return r.manager.Open(ctx, key, req)
 }
 
-// sandboxRequest returns the request for a sandbox that no agent has opened. name is the sandbox's name in the steps.
-// The request is the workflow's. If it has no image, the image and settings come from the first agent that shares the
+// sandboxRequest returns the request for a sandbox no agent has opened. name is the sandbox's name in the steps. The
+// request is the workflow's. If it has no image, the image and settings come from the first agent that shares the
 // sandbox. Without such an agent, the image is plain Debian.
 func (r *run) sandboxRequest(name string) session.Request {
 	req := r.base
@@ -260,7 +260,7 @@ func outputText(o sandbox.Output) string {
 	return fmt.Sprintf("%s\n[… %d bytes omitted …]\n%s", o.Head, o.Omitted, o.Tail)
 }
 
-// jsonOf parses a stream that contains one JSON object or list.
+// jsonOf parses a stream with one JSON object or list.
 func jsonOf(o sandbox.Output) (any, error) {
 	if o.Omitted > 0 {
 		return nil, fmt.Errorf("it has %d bytes, of which %d were omitted", o.Total, o.Omitted)

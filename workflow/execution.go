@@ -49,7 +49,7 @@ type execution struct {
 	attempts int                      // begun
 	losses   int                      // interrupted attempts before this one
 	started  int64                    // number of the journal entry with which the latest began
-	past     *transcript.Conversation // of the agent, in the attempt that this one repeats; nil to begin at its start
+	past     *transcript.Conversation // of the agent, in the attempt this one repeats; nil to begin at its start
 }
 
 type handledKey struct{} // set in steps inside a step whose failures are handled by retry or on_error
@@ -282,7 +282,7 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	return next, err
 }
 
-// maxLosses is the maximum number of interrupted attempts of a step. After that, the loss of the sandbox makes the step
+// maxLosses is the maximum number of interrupted attempts of a step. Afterwards, the loss of the sandbox makes the step
 // fail, because the step may be the cause.
 const maxLosses = 5
 
@@ -353,7 +353,7 @@ func (ex *execution) keep(status Status, res result, failure *Error) error {
 	return ex.scope.setOutput(ex.id, res.output)
 }
 
-// failure returns an Error that contains the step's path.
+// failure returns an Error with the step's path.
 func (ex *execution) failure(err error) *Error {
 	e := *asError(err, fallbackCode(ex.typ))
 	if e.Step == "" {
@@ -431,7 +431,7 @@ func (ex *execution) agent() string {
 	return ""
 }
 
-// closeIsolated closes a sandbox that only this step used.
+// closeIsolated closes a sandbox only this step used.
 func (ex *execution) closeIsolated(ctx context.Context, name string) {
 	r := ex.run
 	if r.manager == nil || r.base.Retention > 0 || interrupted(ctx) {

@@ -155,7 +155,7 @@ func (ex *execution) fanOut(ctx context.Context, n int, b *fanBody,
 	return outs, errs
 }
 
-// fanError combines several errors. name describes the branch or item of a failure. An error that ends the whole run is
+// fanError combines several errors. name describes the branch or item of a failure. An error ending the whole run is
 // returned unchanged.
 func fanError(errs []*Error, what string, name func(int, *Failure) string) error {
 	var failed []Failure

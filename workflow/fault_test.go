@@ -52,7 +52,7 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-// TestNestedRunFails verifies that the failure of a workflow that an agent runs can be handled as the step's failure.
+// TestNestedRunFails verifies that the failure of a workflow an agent runs can be handled as the step's failure.
 func TestNestedRunFails(t *testing.T) {
 	t.Parallel()
 	inner := parse(t, "id: inner\nmax_steps: 1\nsteps: [{id: a, type: set, vars: {x: 1}}, {id: b, type: end}]")

@@ -123,8 +123,8 @@ func (ex *execution) digest(attempt int) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// attempted adds the attempt to a place, so that it differs from earlier attempts. If the run uses another run's
-// sandboxes, it also adds the run's id.
+// attempted adds the attempt to a place, so it differs from earlier attempts. If the run uses another run's sandboxes,
+// it also adds the run's id.
 func (ex *execution) attempted(place string, attempt int) string {
 	if attempt > 1 {
 		place += fmt.Sprintf("~%d", attempt)

@@ -55,7 +55,7 @@ func (l *loader) checkFlow(seq *sequence) {
 	}
 }
 
-// reach returns the nodes that are reachable from a node.
+// reach returns the nodes reachable from a node.
 func reach(edges [][]int, from int) []bool {
 	seen := make([]bool, len(edges))
 	seen[from] = true

@@ -187,8 +187,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// TestLongOutage verifies that interruptions do not count against max_steps, so that a run can wait for its engine
-// without limit.
+// TestLongOutage verifies that interruptions do not count against max_steps, so a run can wait for its engine without
+// limit.
 func TestLongOutage(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, "id: w\nmax_steps: 2\nsteps: [{id: a, type: agent, agent: x}, {id: b, type: end, output: done}]\n")

@@ -37,8 +37,8 @@ const (
 )
 
 // Entry is one entry of a run's journal. It has one of the kinds run_started, run_resumed, step_started, step_progress,
-// step_finished (also for a skipped step), and run_finished. Together the entries contain everything that Resume needs:
-// the outputs of steps, the chosen branches, and the running step.
+// step_finished (also for a skipped step), and run_finished. Together the entries contain everything Resume needs: the
+// outputs of steps, the chosen branches, and the running step.
 type Entry struct {
 	RunID string    `json:"run_id"`
 	Seq   int64     `json:"seq"` // starting at 1, without gaps
@@ -64,7 +64,7 @@ type Entry struct {
 	Turns   int            `json:"turns,omitempty"`      // step_started with Repeats: number of recorded turns
 	Output  any            `json:"output,omitempty"`     // plain data
 	Has     bool           `json:"has_output,omitempty"` // output is set; it may be null
-	Vars    map[string]any `json:"vars,omitempty"`       // variables that the step assigned
+	Vars    map[string]any `json:"vars,omitempty"`       // variables the step assigned
 	CostUSD *float64       `json:"cost_usd,omitempty"`   // step_finished: cost of its agent's model, if known
 	Usage   *Usage         `json:"usage,omitempty"`      // step_finished: model usage of its agent, if known
 	Error   *Error         `json:"error,omitempty"`
@@ -95,7 +95,7 @@ type Usage struct {
 	Estimated bool   `json:"estimated,omitempty"`  // some numbers do not come from the provider
 }
 
-// MarshalJSON encodes integral floats with a decimal point, so that they are decoded as floats.
+// MarshalJSON encodes integral floats with a decimal point, so they are decoded as floats.
 func (e Entry) MarshalJSON() ([]byte, error) {
 	type plain Entry
 	e.Output = pointed(e.Output)

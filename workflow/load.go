@@ -18,10 +18,10 @@ const maxFileBytes = 1 << 20
 
 // LoadOptions configure Load.
 type LoadOptions struct {
-	// Agents returns the file of an agent. If the agent does not exist, Agents returns an error whose text becomes part
-	// of the message. A nil document means that the agent's file is unknown or unreadable. If Agents is nil, every name
-	// is accepted. If a step of type exec runs before any agent, it creates the shared sandbox that the first agent
-	// with a known file requests.
+	// Agents returns the file of an agent. If the agent does not exist, Agents returns an error whose text becomes part of
+	// the message. A nil document means the agent's file is unknown or unreadable. If Agents is nil, every name is
+	// accepted. If a step of type exec runs before any agent, it creates the shared sandbox the first agent with a known
+	// file requests.
 	Agents func(name string) (*frontmatter.Document, error)
 }
 
@@ -29,7 +29,7 @@ type LoadOptions struct {
 // problems with line and column. Other errors come from package os.
 func Load(path string, opts *LoadOptions) (*Workflow, error) { return whole(Check(path, opts)) }
 
-// Parse is like Load for a file that was already read. name is the file's name in messages.
+// Parse is like Load for a file already read. name is the file's name in messages.
 func Parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 	return whole(parse(name, src, opts))
 }

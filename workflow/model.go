@@ -82,7 +82,7 @@ type sequence struct {
 	outer *sequence // enclosing sequence; nil for the top level
 }
 
-// visible returns the steps that expressions of the sequence can read: its own steps and the enclosing ones.
+// visible returns the steps expressions of the sequence can read: its own steps and the enclosing ones.
 func (q *sequence) visible() map[string]*step {
 	out := map[string]*step{}
 	for ; q != nil; q = q.outer {
@@ -108,7 +108,7 @@ type step struct {
 	onError   target
 	next      target
 	sandbox   sandboxRef
-	maxVisits int // 0 means that only max_steps applies
+	maxVisits int // 0 means only max_steps applies
 	body      body
 }
 
@@ -120,7 +120,7 @@ func (s *step) branches() []branch {
 	return nil
 }
 
-// targets returns the targets that the step specifies.
+// targets returns the targets the step specifies.
 func (s *step) targets() []target {
 	var to []target
 	if b, ok := s.body.(*switchBody); ok {
@@ -182,7 +182,7 @@ type (
 	}
 	execBody struct {
 		argv         []*expr.Value
-		command      string // a line for /bin/sh that reads vars; set either argv or command
+		command      string // a line for /bin/sh reading vars; set either argv or command
 		vars         []assignment
 		cwd          *expr.Value
 		env          []assignment

@@ -157,7 +157,7 @@ func (o *object) loopVar(key, fallback string) string {
 	return name
 }
 
-// list reads a list, or a single expression that returns a list.
+// list reads a list, or a single expression returning a list.
 func (o *object) list(key string) *expr.Value {
 	n := o.at[key]
 	if n.Kind == yamlnode.List {

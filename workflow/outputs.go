@@ -105,8 +105,8 @@ func (r *run) collect(ctx context.Context) error {
 	return err
 }
 
-// loadKept loads the results that an earlier process of the run saved. That process removed the sandbox and died before
-// it recorded the run's end. loadKept reports whether results exist.
+// loadKept loads the results an earlier process of the run saved. That process removed the sandbox and died before it
+// recorded the run's end. loadKept reports whether results exist.
 func (r *run) loadKept() bool {
 	if r.past == nil || r.opts.Results == "" {
 		return false

@@ -17,11 +17,11 @@ import (
 
 // Errors of Resume.
 var (
-	// ErrFinished means that the run has ended and cannot be resumed.
+	// ErrFinished means the run has ended and cannot be resumed.
 	ErrFinished = errors.New("the run has finished")
-	// ErrChanged means that the workflow differs from the workflow with which the run started.
+	// ErrChanged means the workflow differs from the workflow with which the run started.
 	ErrChanged = errors.New("the workflow has changed since the run began")
-	// ErrBadJournal means that the entries are not the journal of one run.
+	// ErrBadJournal means the entries are not the journal of one run.
 	ErrBadJournal = errors.New("the journal is not usable")
 )
 
@@ -97,7 +97,7 @@ func (e *Engine) resumed(ctx context.Context, wf *Workflow, entries []Entry) (*r
 	return r, nil
 }
 
-// resumable verifies that entries are a journal that wf can resume.
+// resumable verifies that entries are a journal wf can resume.
 func resumable(wf *Workflow, entries []Entry) error {
 	if len(entries) == 0 || entries[0].Kind != EventRunStarted {
 		return fmt.Errorf("it does not begin with the start of a run: %w", ErrBadJournal)

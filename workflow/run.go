@@ -52,13 +52,13 @@ type run struct {
 	conversations atomic.Int64
 	stream        core.StreamCallback[Event]
 	workspace     *transfer.Snapshot      // initial files of the run's sandboxes; nil without a workspace
-	interrupt     context.CancelCauseFunc // ends the run so that it can be resumed
+	interrupt     context.CancelCauseFunc // ends the run so it can be resumed
 	past          *past                   // for an interrupted run; nil for a new run
 	trace         string                  // traceparent of the run's span
 	checkpoint    *Checkpoint             // checkpoint to go back to, or nil
 	behind        int64                   // number of the last entry before the checkpoint
 
-	mu  sync.Mutex // guards seq and result.Evidence; held while an entry is written or an event is emitted, so that they come in order
+	mu  sync.Mutex // guards seq and result.Evidence; held while an entry is written or an event is emitted, so they come in order
 	seq int64
 
 	result Result // written by execute and finalize; read after they have returned
@@ -114,7 +114,7 @@ func (r *run) execute(ctx context.Context) (any, error) {
 	return out, nil
 }
 
-// perform runs the steps. A panic in the engine becomes the run's error, so that the sandboxes are closed.
+// perform runs the steps. A panic in the engine becomes the run's error, so the sandboxes are closed.
 func (r *run) perform(ctx context.Context) (out any, err error) {
 	defer r.recovered("", &err)
 	ctx, cancel := context.WithTimeoutCause(r.bind(ctx), r.wf.Timeout, errRunTimeout)
@@ -138,7 +138,7 @@ func (r *run) perform(ctx context.Context) (out any, err error) {
 	return root.last, nil
 }
 
-// announce records and reports that the run starts or is resumed.
+// announce records and reports the start of the run, or the resumption.
 func (r *run) announce(ctx context.Context) error {
 	entry := Entry{Kind: EventRunStarted, Workflow: r.wf.ID, Hash: r.wf.Hash, Input: r.input}
 	if r.past != nil {
@@ -152,7 +152,7 @@ func (r *run) announce(ctx context.Context) error {
 	return nil
 }
 
-// bind returns a context that contains the run for agents and their tools.
+// bind returns a context with the run for agents and their tools.
 func (r *run) bind(ctx context.Context) context.Context {
 	ctx = session.WithRun(ctx, r.scope())
 	ctx = wish.WithYield(session.WithBase(ctx, r.base), r.wf.yield)
@@ -225,7 +225,7 @@ func (r *run) finalize(ctx context.Context, out any, err error) {
 	}
 }
 
-// untilInterrupted returns a context that ends only if the run is interrupted.
+// untilInterrupted returns a context ending only if the run is interrupted.
 func untilInterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
 	out, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

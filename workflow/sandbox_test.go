@@ -300,7 +300,7 @@ steps: [{id: a, type: exec, command: "true"}, {id: b, type: exec, command: "true
 	}
 }
 
-// TestCommandBeforeAgent verifies that a first command creates the sandbox that the first agent will request.
+// TestCommandBeforeAgent verifies that a first command creates the sandbox the first agent will request.
 func TestCommandBeforeAgent(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -335,7 +335,7 @@ func (g *gateway) Open(_ string, list sandbox.Egress) (sandbox.Service, func(), 
 
 func (g *gateway) Refused(string, time.Time) []sandbox.EgressRefusal { return nil }
 
-// TestResumedNetwork verifies that the commands of a resumed run reach the hosts that both the sandbox's record and an
+// TestResumedNetwork verifies that the commands of a resumed run reach the hosts both the sandbox's record and an
 // agent's file specify.
 func TestResumedNetwork(t *testing.T) {
 	t.Parallel()

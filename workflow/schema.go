@@ -70,7 +70,7 @@ func (s *schema) check(input map[string]any) (map[string]any, error) {
 	return out, err
 }
 
-// names returns the input names that the schema defines. closed reports whether it allows no other names.
+// names returns the input names the schema defines. closed reports whether it allows no other names.
 func (s *schema) names() (names []string, closed bool) {
 	if s == nil {
 		return nil, false

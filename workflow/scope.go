@@ -13,12 +13,12 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// scope contains the variables of the steps in one sequence. Only the goroutine that runs the sequence uses it. A
-// branch gets a copy of the scope, and only its output is kept.
+// scope contains the variables of the steps in one sequence. Only the goroutine running the sequence uses it. A branch
+// gets a copy of the scope, and only its output is kept.
 type scope struct {
 	run     *run
 	path    string         // prefix of its steps' paths: "", "each[3]/", "checks.lint/"
-	session string         // name of the sandbox that its steps share
+	session string         // name of the sandbox its steps share
 	steps   map[string]any // value of `steps` in expressions; entries are replaced, never modified
 	vars    map[string]any
 	extra   map[string]any // item and index
@@ -52,7 +52,7 @@ func (sc *scope) child(seq *sequence, path, session string, extra map[string]any
 	return c
 }
 
-// enter adds the steps of a sequence, so that expressions can read steps that have not run yet.
+// enter adds the steps of a sequence, so expressions can read steps that have not run yet.
 func (sc *scope) enter(seq *sequence) {
 	sc.visits, sc.held = map[string]int{}, map[string]int{}
 	for _, s := range seq.steps {

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// sandboxUser is an agent that uses a sandbox of the run, and the step that runs it.
+// sandboxUser is an agent using a sandbox of the run, and the step running it.
 type sandboxUser struct {
 	*agentBody
 	step *step
@@ -28,8 +28,8 @@ type sharing struct {
 }
 
 // checkSandboxes reports agents that share a sandbox but request different configurations, because the second agent
-// could not open the sandbox. It compares only fields that both agents set. A field that an agent does not set matches
-// every value.
+// could not open the sandbox. It compares only fields both agents set. A field an agent does not set matches every
+// value.
 func (l *loader) checkSandboxes(wf *Workflow) {
 	users := sharing{agents: map[string][]sandboxUser{}, first: map[string]*step{}, unsure: wf.steps.start != 0}
 	users.collect(wf.steps, "sandbox "+record.DefaultName)
@@ -62,8 +62,8 @@ func (l *loader) checkSandboxes(wf *Workflow) {
 	}
 }
 
-// checkAfterCommand reports an agent whose request differs from the sandbox of the command that uses it first. For
-// limits that the workflow does not set, the operator's defaults apply.
+// checkAfterCommand reports an agent whose request differs from the sandbox of the command using it first. For limits
+// the workflow does not set, the operator's defaults apply.
 func (l *loader) checkAfterCommand(made session.Request, command *step, b sandboxUser, sandbox string) {
 	req, named := tools.RequestOver(*b.file.Sandbox, made)
 	for _, r := range []*session.Request{&made, &req} {
@@ -123,7 +123,7 @@ func ownSandbox(around string, own sandboxRef, place string) string {
 	return around
 }
 
-// conflict returns the fields that both agents set and that differ.
+// conflict returns the fields both agents set and that differ.
 func conflict(a, b frontmatter.Sandbox, base session.Request) []string {
 	reqA, namedA := tools.RequestOver(a, base)
 	reqB, namedB := tools.RequestOver(b, base)

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// commonKeys returns the keys that are valid in every type of step.
+// commonKeys returns the keys valid in every type of step.
 func commonKeys() []string {
 	return []string{"id", "type", "name", "description", "if", "timeout", "retry", "on_error", "next", "sandbox",
 		"max_visits"}
@@ -123,7 +123,7 @@ func scalarAt(n *yamlnode.Node, name string) string {
 }
 
 // tolerated returns the keys to accept for a step. It reports keys of other types, names their type, and accepts them
-// so that they are not reported twice. If own is empty, the step's type is the problem, and all keys are accepted.
+// so they are not reported twice. If own is empty, the step's type is the problem, and all keys are accepted.
 func (l *loader) tolerated(n *yamlnode.Node, own []string, what string) []string {
 	keys := slices.Clone(own)
 	for _, other := range stepTypes() {
@@ -212,7 +212,7 @@ func (l *loader) retry(n *yamlnode.Node, what string, r *retry) {
 	}
 }
 
-// target reads the id of a step. check verifies later that the step exists.
+// target reads the id of a step. check looks for the step later.
 func (o *object) target(key string) target {
 	return target{id: o.text(key), at: o.at[key]}
 }

@@ -161,7 +161,7 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// TestStubbornAgent verifies that an agent that ignores the end of its context is abandoned.
+// TestStubbornAgent verifies that an agent ignoring the end of its context is abandoned.
 func TestStubbornAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wf := parse(t, "steps: [{id: a, type: agent, agent: x, timeout: 1s}]")

@@ -108,7 +108,7 @@ steps:
 	}
 }
 
-// TestResumedTraceLinks verifies that the trace of a resumed run links to the trace that it continues.
+// TestResumedTraceLinks verifies that the trace of a resumed run links to the trace it continues.
 func TestResumedTraceLinks(t *testing.T) {
 	spans := recordSpans(t)
 

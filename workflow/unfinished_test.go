@@ -95,7 +95,7 @@ func TestLostAtTheEnd(t *testing.T) {
 }
 
 // TestInterruptedInAStep verifies that interrupting a run kills its running command, records nothing, and keeps its
-// sandbox, so that the run is resumed as if its process had died.
+// sandbox, so the run is resumed as if its process had died.
 func TestInterruptedInAStep(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/workcell-dev/workcell/session/transfer"
 )
 
-// Workspace returns the host directory that is copied into the run's new sandboxes: `sandbox: {workspace: …}`, relative
-// to the workflow's file and below its directory. Without a workspace, Dir is empty.
+// Workspace returns the host directory copied into the run's new sandboxes: `sandbox: {workspace: …}`, relative to the
+// workflow's file and below its directory. Without a workspace, Dir is empty.
 func (wf *Workflow) Workspace() transfer.Place {
 	within := filepath.Dir(wf.Path)
 	if wf.workspace == "" || filepath.IsAbs(wf.workspace) {

@@ -112,7 +112,7 @@ func scalar(v ref.Val) (any, error) {
 	return nil, fmt.Errorf("a result of type %s cannot be used", v.Type().TypeName())
 }
 
-// Normalize copies data to the plain form that expressions use: nil, bool, int64, float64, string, []any, and
+// Normalize copies data to the plain form expressions use: nil, bool, int64, float64, string, []any, and
 // map[string]any. Numbers without a fraction become int64, even from float64, because JSON has only one number type and
 // "count + 1" must work. Invalid UTF-8 is replaced. Other Go types are converted through JSON. If the data exceeds a
 // limit of this package or maxBytes, the error wraps [ErrLimit].

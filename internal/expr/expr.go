@@ -42,7 +42,7 @@ const (
 	maxRegexp      = 2_000
 )
 
-// ErrLimit means that an expression or its result exceeded a limit of this package.
+// ErrLimit means an expression or its result exceeded a limit of this package.
 var ErrLimit = errors.New("expression limit exceeded")
 
 // Place is the position of text in a YAML file.
@@ -69,8 +69,8 @@ func (e *Error) Unwrap() error { return e.Err }
 // Var declares a variable of an environment.
 type Var struct {
 	Name string
-	// Map declares that the variable is always a map with string keys, so that more mistakes are detected at compile
-	// time. Otherwise the variable may have any type.
+	// Map declares that the variable is always a map with string keys, so more mistakes are detected at compile time.
+	// Otherwise the variable may have any type.
 	Map bool
 }
 

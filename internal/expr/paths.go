@@ -6,7 +6,7 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// Path is a chain of constant keys that an expression reads from a variable. For example, steps["a-b"].output.ok and
+// Path is a chain of constant keys an expression reads from a variable. For example, steps["a-b"].output.ok and
 // steps.?["a-b"].?output.?ok both have Root steps and Keys [a-b output ok]. The path ends before a computed key or a
 // call.
 type Path struct {
@@ -17,7 +17,7 @@ type Path struct {
 	Places []Place
 }
 
-// Paths returns the paths that the expression reads from its variables, each chain once with its full length.
+// Paths returns the paths the expression reads from its variables, each chain once with its full length.
 func (p *Program) Paths() []Path {
 	var out []Path
 	tree := p.ast.NativeRep()
@@ -35,7 +35,7 @@ func (p *Program) Paths() []Path {
 	return out
 }
 
-// chain returns the path of e if e is a chain of selections that starts at a variable.
+// chain returns the path of e if e is a chain of selections starting at a variable.
 func (p *Program) chain(e ast.NavigableExpr) (Path, bool) {
 	switch e.Kind() {
 	case ast.IdentKind:
@@ -93,8 +93,8 @@ func constantKey(e ast.NavigableExpr) (string, bool) {
 	return string(s), ok
 }
 
-// isLocal reports whether a macro around e, for example list.all(name, …), declares name, so that name is not a
-// variable of the environment.
+// isLocal reports whether a macro around e, for example list.all(name, …), declares name, so name is not a variable of
+// the environment.
 func isLocal(e ast.NavigableExpr, name string) bool {
 	for parent, ok := e.Parent(); ok; parent, ok = parent.Parent() {
 		if parent.Kind() != ast.ComprehensionKind {

@@ -18,7 +18,7 @@ import (
 // Kind is the type of an expression's result according to the type check, for example "an int" or "a map".
 type Kind string
 
-// Kinds for callers. KindAny means that the type is only known after evaluation.
+// Kinds for callers. KindAny means the type is only known after evaluation.
 const (
 	KindAny  Kind = "any"
 	KindBool Kind = "a bool"

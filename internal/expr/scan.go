@@ -44,7 +44,7 @@ func (e *Env) Scan(s string, isText func(rest string) bool) ([]Segment, error) {
 	return out, nil
 }
 
-// Close returns the offset of the "}" that ends the expression at from. It counts the braces of map literals and skips
+// Close returns the offset of the "}" ending the expression at from. It counts the braces of map literals and skips
 // strings and comments.
 func Close(s string, from int) (int, bool) {
 	depth := 0

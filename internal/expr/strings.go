@@ -58,7 +58,7 @@ func limit(format string, args ...any) ref.Val {
 
 func tooLong() ref.Val { return limit("the text has more than %d bytes", MaxBytes) }
 
-// ascii maps the 26 letters that start at from to the 26 letters that start at to.
+// ascii maps the 26 letters starting at from to the 26 letters starting at to.
 func ascii(from, to rune) func(...ref.Val) ref.Val {
 	return func(v ...ref.Val) ref.Val {
 		return types.String(strings.Map(func(r rune) rune {
@@ -150,7 +150,7 @@ func index(find func(string, string) int) func(...ref.Val) ref.Val {
 
 func stringList(parts []string) ref.Val { return types.DefaultTypeAdapter.NativeToValue(parts) }
 
-// stringCosts computes the cost of the functions in this file by the bytes that they process, like CEL.
+// stringCosts computes the cost of the functions in this file by the bytes they process, like CEL.
 type stringCosts struct{}
 
 // CallCost implements CEL's estimator. nil means CEL's default cost.

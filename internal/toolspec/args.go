@@ -16,8 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// TextMap is an object of names and texts. It also accepts other forms that models send: a list of "name=value" texts,
-// a list of objects with a name and a value, and an object as JSON text.
+// TextMap is an object of names and texts. It also accepts other forms models send: a list of "name=value" texts, a
+// list of objects with a name and a value, and an object as JSON text.
 type TextMap map[string]string
 
 // UnmarshalJSON decodes all accepted forms.
@@ -57,7 +57,7 @@ func (m *TextMap) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// pair decodes an item of a list that replaces an object.
+// pair decodes an item of a list replacing an object.
 func pair(item any) (name, value string, ok bool) {
 	switch item := item.(type) {
 	case string:
@@ -75,7 +75,7 @@ func pair(item any) (name, value string, ok bool) {
 	return "", "", false
 }
 
-// aliases returns other names that models use for arguments. They are accepted but not documented.
+// aliases returns other names models use for arguments. They are accepted but not documented.
 func aliases() map[string]string {
 	return map[string]string{
 		"timeout": "timeout_seconds", "timeout_sec": "timeout_seconds", "timeout_secs": "timeout_seconds",
@@ -310,7 +310,7 @@ func listOf(v any) (list []any, ok bool) {
 	return list, ok && list != nil
 }
 
-// put returns a function that calls set if ok is true, and returns ok.
+// put returns a function calling set if ok is true, and returns ok.
 func put[T any](set func(T)) func(T, bool) bool {
 	return func(v T, ok bool) bool {
 		if ok {

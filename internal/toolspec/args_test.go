@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// common contains fields that several inputs share.
+// common contains fields several inputs share.
 type common struct {
 	SandboxID string `json:"sandbox_id,omitempty"`
 }

@@ -31,7 +31,7 @@ const (
 	CodeUnavailable Code = "unavailable"       // the engine or the image is currently unavailable
 	CodeUnsupported Code = "unsupported"       // this engine or version does not support it
 	CodeQuota       Code = "quota_exceeded"    // the disk of the sandbox or the host is full
-	CodeToolFailed  Code = "tool_failed"       // a host tool that sandboxed code called has failed
+	CodeToolFailed  Code = "tool_failed"       // a host tool sandboxed code called has failed
 	CodeInternal    Code = "internal"          // a bug in Workcell
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestEverySentinelHasACode reads the sentinels from the source of package backend, so that it also covers new ones.
+// TestEverySentinelHasACode reads the sentinels from the source of package backend, so it also covers new ones.
 func TestEverySentinelHasACode(t *testing.T) {
 	t.Parallel()
 	file, err := parser.ParseFile(token.NewFileSet(), "../../backend/errors.go", nil, 0)

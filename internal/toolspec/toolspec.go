@@ -1,5 +1,5 @@
 // Package toolspec describes tools independently of the protocol that offers them: their definitions, the decoding of a
-// model's arguments, and the failures that they return.
+// model's arguments, and the failures they return.
 package toolspec
 
 import (
@@ -32,16 +32,16 @@ type Definition struct {
 	Name        string
 	Title       string // for users
 	Description string // for models
-	// Properties of the tool, for hosts that ask their users before a call. Network means that the tool's programs may
-	// use the network.
+	// Properties of the tool, for hosts that ask their users before a call. Network means the tool's programs may use the
+	// network.
 	ReadOnly, Destructive, Idempotent, Network bool
 
 	Input  map[string]any // JSON Schema
 	Output map[string]any // JSON Schema
 }
 
-// Args are the arguments of a call in a common form, so that a host can check them against its own rules. Arguments
-// that the tool does not have are zero. The pointers may be used to change the arguments.
+// Args are the arguments of a call in a common form, so a host can check them against its own rules. Arguments the tool
+// does not have are zero. The pointers may be used to change the arguments.
 type Args struct {
 	SandboxID      *string
 	SessionKey     *string          // name of the sandbox to open

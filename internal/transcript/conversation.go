@@ -1,8 +1,8 @@
-// Package transcript records an agent's conversation with its model part by part, so that another process can continue
-// it. Recorded model answers are not requested again, and recorded tool calls are not repeated.
+// Package transcript records an agent's conversation with its model part by part, so another process can continue it.
+// Recorded model answers are not requested again, and recorded tool calls are not repeated.
 //
-// A conversation is a sequence of parts in JSON. A turn is a model answer that calls tools, with the messages that led
-// to it. A call is the result of one of these tool calls, recorded as soon as the tool has returned. An answer without
+// A conversation is a sequence of parts in JSON. A turn is a model answer calling tools, with the messages that led to
+// it. A call is the result of one of these tool calls, recorded as soon as the tool has returned. An answer without
 // tool calls ends the conversation and is not recorded.
 package transcript
 
@@ -27,7 +27,7 @@ import (
 // million tokens of four bytes) plus some images.
 const MaxBytes = 16 << 20
 
-// ErrInvalid means that a part cannot be decoded or does not follow the earlier parts.
+// ErrInvalid means a part cannot be decoded or does not follow the earlier parts.
 var ErrInvalid = errors.New("the recorded conversation is damaged")
 
 // part is one recorded part. Exactly one field is set.
@@ -40,7 +40,7 @@ type part struct {
 	Restart string `json:"restart,omitempty"`
 }
 
-// turn is a model answer that calls tools.
+// turn is a model answer calling tools.
 type turn struct {
 	Number       int               `json:"number"`             // starting at 1, without gaps
 	Keep         int               `json:"keep"`               // how many earlier messages begin the model's request
@@ -250,7 +250,7 @@ func (c *Conversation) addCall(call *call) error {
 	return nil
 }
 
-// noteSandbox records which sandbox a call opened, used, or closed. The first tool that needs the agent's own sandbox
+// noteSandbox records which sandbox a call opened, used, or closed. The first tool needing the agent's own sandbox
 // opens it.
 func (c *Conversation) noteSandbox(req *ai.ToolRequest, res *ai.MultipartToolResponse) {
 	in, _ := req.Input.(map[string]any)

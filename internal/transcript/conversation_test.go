@@ -214,7 +214,7 @@ func FuzzConversation(f *testing.F) {
 	})
 }
 
-// TestReplayedCalls verifies that a recorded answer is not replayed if it calls a tool that the agent is not offered.
+// TestReplayedCalls verifies that a recorded answer is not replayed if it calls a tool the agent is not offered.
 func TestReplayedCalls(t *testing.T) {
 	t.Parallel()
 	for names, want := range map[string]error{"x y": nil, "x": ErrInvalid, "": ErrInvalid} {

@@ -18,7 +18,7 @@ import (
 	"github.com/firebase/genkit/go/ai"
 )
 
-// ErrFull is returned by a Write function that has no room for a part. The conversation continues without a record.
+// ErrFull is returned by a Write function without room for a part. The conversation continues without a record.
 var ErrFull = errors.New("record limit of conversations reached")
 
 // Write stores a part. The part must be stored when Write returns. An error other than ErrFull ends the conversation.
@@ -63,8 +63,8 @@ func With(ctx context.Context, r *Recorder) context.Context {
 	return context.WithValue(ctx, recorderKey{}, r)
 }
 
-// Claim returns the recorder in ctx for a run of an agent, or nil. Only the first run gets the recorder: agents that a
-// tool of the agent runs are part of that tool's call.
+// Claim returns the recorder in ctx for a run of an agent, or nil. Only the first run gets the recorder: agents a tool
+// of the agent runs are part of that tool's call.
 func Claim(ctx context.Context, agent string) *Recorder {
 	r, _ := ctx.Value(recorderKey{}).(*Recorder)
 	if r == nil || r.agent != agent || !r.claimed.CompareAndSwap(false, true) {
@@ -182,8 +182,8 @@ func (r *Recorder) Notice(text string) {
 // IsNotice reports whether a message comes from WithNotice.
 func IsNotice(m *ai.Message) bool { return m != nil && m.Metadata[noticeKey] != nil }
 
-// Hooks returns the hooks that record a Generate call. They must be the outermost hooks of the call, so that they
-// record the data that Genkit uses, and so that replayed parts run no other hooks again.
+// Hooks returns the hooks that record a Generate call. They must be the outermost hooks of the call, so they record the
+// data Genkit uses, and so replayed parts run no other hooks again.
 func (r *Recorder) Hooks() *ai.Hooks {
 	return &ai.Hooks{WrapGenerate: r.generate, WrapModel: r.model, WrapTool: r.tool}
 }
@@ -203,7 +203,7 @@ func (r *Recorder) generate(ctx context.Context, p *ai.GenerateParams,
 	return next(ctx, p)
 }
 
-// model replays the latest answer, or calls the model and records an answer that calls tools.
+// model replays the latest answer, or calls the model and records an answer calling tools.
 func (r *Recorder) model(ctx context.Context, p *ai.ModelParams, next ai.ModelNext) (*ai.ModelResponse, error) {
 	if m, err := r.replayed(p.Request.Tools); m != nil || err != nil {
 		return &ai.ModelResponse{Request: p.Request, Message: m, FinishReason: ai.FinishReasonStop,

@@ -44,7 +44,7 @@ func ReadUntrusted(path string, maxBytes int) ([]byte, error) {
 }
 
 // ReadFS reads a regular file of fsys, at most one byte more than Text accepts. Errors contain shown as the file's
-// name. For a pipe, a device, or a link that leads outside an os.Root, the error is a hint.Problem.
+// name. For a pipe, a device, or a link leading outside an os.Root, the error is a hint.Problem.
 func ReadFS(fsys fs.FS, name, shown string, maxBytes int) ([]byte, error) {
 	const replace = "replace it with a regular file"
 	info, err := fs.Stat(fsys, name) // before opening, which would wait for the writer of a pipe

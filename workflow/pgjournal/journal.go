@@ -107,8 +107,8 @@ var (
 	errTaken = errors.New("another process has resumed the run")
 )
 
-// For returns the journal for runs of an owner from Join of the database's session store. note is for the process that
-// resumes these runs.
+// For returns the journal for runs of an owner from Join of the database's session store. note is for the process
+// resuming these runs.
 func (j *Journal) For(owner, note string) workflow.Journal {
 	return &Journal{j.Transcripts, j.db, owner, note}
 }
@@ -200,7 +200,7 @@ const progress = `, step = CASE WHEN $5::text = '' THEN step ELSE $5 END, error 
 	cost = coalesce(cost + $13::double precision, cost, $13)`
 
 // endConversation returns the parts of a statement that delete parts of the conversations of the runs in locked, or
-// move them to the kept ones, of which they delete the oldest. Parts that the same statement moves are never deleted.
+// move them to the kept ones, of which they delete the oldest. Parts the same statement moves are never deleted.
 func (j *Journal) endConversation(which string) string {
 	end := `, part AS (DELETE FROM workcell.conversation WHERE ` + which + `
 	AND run IN (SELECT id FROM locked) RETURNING run, seq, path, data)`
@@ -483,7 +483,7 @@ func (j *Journal) Delete(ctx context.Context, runID string) error {
 	return err
 }
 
-// Ask stores a call that waits for approval.
+// Ask stores a call waiting for approval.
 func (j *Journal) Ask(ctx context.Context, a runstore.Approval) error {
 	_, err := j.db.Exec(ctx, `INSERT INTO workcell.approval (id, run, asked, data)
 SELECT $1, (SELECT id FROM workcell.run WHERE id = $2), $3, $4 ON CONFLICT DO NOTHING`, a.ID, a.Run, a.Asked, a)

@@ -28,7 +28,7 @@ type Run struct {
 	Finished time.Time        `json:"finished,omitzero"` // zero while it runs and after an interruption
 	Outcome  workflow.Outcome `json:"outcome,omitempty"` // empty while Finished is zero
 	Owner    string           `json:"-"`                 // owner id of the current or latest process; see Lives
-	Note     string           `json:"-"`                 // note that was passed to For
+	Note     string           `json:"-"`                 // note passed to For
 	Cancel   bool             `json:"-"`                 // a process has requested its cancellation
 
 	Step    string         `json:"step,omitempty"`     // path of the step that started last
@@ -121,7 +121,7 @@ type Store interface {
 	// gap: a run has only one writer.
 	workflow.Journal
 	// For must return the journal for runs of an owner from Join of the session store at the same location. note is for
-	// the process that resumes these runs.
+	// the process resuming these runs.
 	For(owner, note string) workflow.Journal
 	// Entries must return the entries of a run without the conversations of finished attempts. If the run is unknown,
 	// the error must wrap backend.ErrNotFound. If its entries cannot be read, the error must wrap ErrDamaged.
@@ -155,7 +155,7 @@ type Store interface {
 	Prune(ctx context.Context, before time.Time) (int64, error)
 	// Delete must delete a finished run and its entries. If the run has not finished, Delete must do nothing.
 	Delete(ctx context.Context, runID string) error
-	// Ask must store a call that waits for approval. If its run is in the store, the call must be deleted with the run.
+	// Ask must store a call waiting for approval. If its run is in the store, the call must be deleted with the run.
 	Ask(ctx context.Context, a Approval) error
 	// Answer must store the answer to a call and delete the arguments. If the call already has an answer, Answer must
 	// change nothing and return an error wrapping backend.ErrExists. If the call is unknown, the error must wrap
@@ -176,8 +176,7 @@ type Watcher interface {
 }
 
 // News returns a channel that receives an element when a watch calls changed, and at intervals of about every. The
-// interval varies, so that no process is always the first to poll. News restarts a failed watch. It works until ctx
-// ends.
+// interval varies, so no process is always the first to poll. News restarts a failed watch. It works until ctx ends.
 func News(ctx context.Context, every time.Duration,
 	watches ...func(ctx context.Context, changed func()) error) <-chan struct{} {
 	news := make(chan struct{}, 1)
@@ -249,7 +248,7 @@ func AwaitCancel(ctx context.Context, s Store, runID string, cancel func()) {
 	}
 }
 
-// ErrDamaged means that the entries of one run cannot be read. Other runs are not affected. Finish ends this run.
+// ErrDamaged means the entries of one run cannot be read. Other runs are not affected. Finish ends this run.
 var ErrDamaged = errors.New("the journal of the run is damaged")
 
 // Encode returns an entry as JSON and, separately, its part of a conversation.
@@ -275,8 +274,8 @@ func Decode(data string, part *string) (e workflow.Entry, err error) {
 	return e, nil
 }
 
-// Check returns the entries that s has read for a run, or err. If the run is unknown, the error wraps
-// backend.ErrNotFound. If there are no entries, or if one has the id of another run, the error wraps ErrDamaged.
+// Check returns the entries s has read for a run, or err. If the run is unknown, the error wraps backend.ErrNotFound.
+// If there are no entries, or if one has the id of another run, the error wraps ErrDamaged.
 func Check(ctx context.Context, s Store, runID string, list []workflow.Entry, err error) ([]workflow.Entry, error) {
 	if err == nil && len(list) == 0 {
 		if _, err := s.Run(ctx, runID); err != nil {
@@ -317,7 +316,7 @@ func NotTaken(r Run) error {
 	return fmt.Errorf("run %s has another owner: %w", r.ID, backend.ErrExists)
 }
 
-// Approval is a call of a host tool that waits for an answer, or the answer. Without a tool, it is an approver who is
+// Approval is a call of a host tool waiting for an answer, or the answer. Without a tool, it is an approver who is
 // present.
 type Approval struct {
 	ID       string          `json:"id"`
@@ -365,7 +364,7 @@ func (a Approval) Value() (driver.Value, error) {
 // Scan implements [database/sql.Scanner].
 func (a *Approval) Scan(data any) error { return json.Unmarshal(fmt.Append(nil, data), a) }
 
-// NotAnswered returns the error of Answer for a call that it did not change. If an earlier attempt may have succeeded,
+// NotAnswered returns the error of Answer for a call it did not change. If an earlier attempt may have succeeded,
 // retried is true.
 func NotAnswered(ctx context.Context, s Store, a Approval, retried bool) error {
 	list, err := s.Approvals(ctx, a.ID)

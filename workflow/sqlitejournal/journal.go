@@ -94,11 +94,11 @@ func Open(ctx context.Context, path string) (*Journal, error) {
 // Close closes the file.
 func (j *Journal) Close() error { return j.f.Close() }
 
-// errGap means that an entry does not follow the run's last entry, because another process has resumed the run.
+// errGap means an entry does not follow the run's last entry, because another process has resumed the run.
 var errGap = errors.New("the entry does not follow the run's last entry")
 
-// For returns the journal for runs of an owner from Join of the file's session store. note is for the process that
-// resumes these runs.
+// For returns the journal for runs of an owner from Join of the file's session store. note is for the process resuming
+// these runs.
 func (j *Journal) For(owner, note string) workflow.Journal {
 	return &Journal{j.Transcripts, j.f, owner, note}
 }
@@ -340,7 +340,7 @@ func (j *Journal) Delete(ctx context.Context, runID string) error {
 	return err
 }
 
-// Ask stores a call that waits for approval.
+// Ask stores a call waiting for approval.
 func (j *Journal) Ask(ctx context.Context, a runstore.Approval) error {
 	_, err := j.f.Exec(ctx, `INSERT INTO approval (id, run, asked, data)
 SELECT ?, (SELECT id FROM run WHERE id = ?), ?, ?`, a.ID, a.Run, a.Asked.UnixMicro(), a)

@@ -21,7 +21,7 @@ func ExampleQueue_Add() {
 	_ = begin
 }
 
-// A worker executes runs of the workflows that it knows. The sandboxes come from a manager whose store is in the same
+// A worker executes runs of the workflows it knows. The sandboxes come from a manager whose store is in the same
 // database.
 func ExampleQueue_Work() {
 	work := func(ctx context.Context, q *worker.Queue, m *session.Manager, agents workflow.AgentRunner, known map[string]*workflow.Workflow) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/postgres"
 )
 
-// Needed is the name of the file that a worker needs to execute a run. Workers delete it when the run has ended.
+// Needed is the name of the file a worker needs to execute a run. Workers delete it when the run has ended.
 const Needed = "needed"
 
 // MaxFileBytes is the maximum size of a run's file. partBytes is the maximum size per statement.

@@ -17,7 +17,7 @@ import (
 const logChannel = "workcell_log"
 
 const (
-	maxLogBytes = 8 << 20                // maximum that one process writes for a run
+	maxLogBytes = 8 << 20                // maximum one process writes for a run
 	flushEvery  = 200 * time.Millisecond // how long a line waits for other lines
 	// flushTimeout is the timeout for writing lines and for waiting for the last lines.
 	flushTimeout = 10 * time.Second
@@ -90,7 +90,7 @@ func (l *Log) work(ctx context.Context) {
 }
 
 // flush writes the pending text. If last is true, it also writes the end of the log. It does not depend on ctx, because
-// text that Close interrupts would be lost.
+// text Close interrupts would be lost.
 func (l *Log) flush(ctx context.Context, last bool) {
 	l.mu.Lock()
 	text, ended := l.pending.String(), l.ended && last
@@ -101,12 +101,12 @@ func (l *Log) flush(ctx context.Context, last bool) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD") // text that PostgreSQL accepts
+	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD") // text PostgreSQL accepts
 	_ = l.q.exec(ctx, appendLog, l.run, text, ended)
 }
 
-// appendLog adds lines to the log of a run. The lock serializes the writers of a run, so that their ids are committed
-// in order: a reader that has seen an id never misses a lower one.
+// appendLog adds lines to the log of a run. The lock serializes the writers of a run, so their ids are committed in
+// order: a reader that has seen an id never misses a lower one.
 const appendLog = `WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended('workcell.run_log ' || $1::text, 0))),
 added AS (INSERT INTO workcell.run_log (run, text, ended) SELECT $1::text, $2::text, $3::boolean FROM turn RETURNING run)
 SELECT pg_notify('` + logChannel + `', run) FROM added`

@@ -54,7 +54,7 @@ DROP TYPE IF EXISTS workcell.river_job_state;
 `}}
 }
 
-// Queue contains the runs that workers execute, their files, and their logs. It is safe for concurrent use, and several
+// Queue contains the runs workers execute, their files, and their logs. It is safe for concurrent use, and several
 // processes may use the database.
 type Queue struct {
 	journal *pgjournal.Journal
@@ -95,8 +95,8 @@ func (q *Queue) Add(ctx context.Context, e workflow.Entry, note string) error {
 	})
 }
 
-// Hand adds a run to the queue that was interrupted in another process, and replaces its note. If the run has another
-// owner by now or has finished, the error wraps backend.ErrExists.
+// Hand adds a run to the queue interrupted in another process, and replaces its note. If the run has another owner by
+// now or has finished, the error wraps backend.ErrExists.
 func (q *Queue) Hand(ctx context.Context, r runstore.Run, note string) error {
 	return q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		tag, err := tx.Exec(ctx, `UPDATE workcell.run SET note = $3, cancel = false WHERE id = $1 AND owner = $2 AND finished IS NULL`, r.ID, r.Owner, note)
@@ -119,7 +119,7 @@ ON CONFLICT (run) DO UPDATE SET not_before = now()`, runID); err != nil {
 	return postgres.Notify(ctx, tx, queueChannel, "")
 }
 
-// Has reports whether a run is in the queue, so that a worker resumes it after an interruption.
+// Has reports whether a run is in the queue, so a worker resumes it after an interruption.
 func (q *Queue) Has(ctx context.Context, runID string) (has bool, err error) {
 	err = q.db.Do(ctx, func(ctx context.Context, c postgres.Queryer, _ bool) error {
 		return c.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.queued WHERE run = $1)`, runID).Scan(&has)
@@ -127,7 +127,7 @@ func (q *Queue) Has(ctx context.Context, runID string) (has bool, err error) {
 	return has, err
 }
 
-// Leave removes an unfinished run from the queue, so that no worker tries it again. The run can still be resumed or
+// Leave removes an unfinished run from the queue, so no worker tries it again. The run can still be resumed or
 // canceled.
 func (q *Queue) Leave(ctx context.Context, runID string) error {
 	return q.exec(ctx, `DELETE FROM workcell.queued WHERE run = $1`, runID)
@@ -140,7 +140,7 @@ func (q *Queue) Hurry(ctx context.Context, runID string) error {
 SELECT pg_notify('`+queueChannel+`', '') FROM due`, runID)
 }
 
-// exec executes a statement that changes rows.
+// exec executes a statement changing rows.
 func (q *Queue) exec(ctx context.Context, query string, args ...any) error {
 	_, err := q.db.Exec(ctx, query, args...)
 	return err

@@ -126,7 +126,7 @@ func (w *runWorker) attend(ctx context.Context, lost <-chan struct{}) error {
 
 // claim takes due runs without a living worker from the queue, until this worker has MaxRuns. If a run of this worker
 // is not busy, an earlier call claimed it and its answer was lost. No run waits for a minute: a later not_before means
-// that the server's clock was set back.
+// the server's clock was set back.
 func (w *runWorker) claim(ctx context.Context, busy map[string]bool) (ids []string, err error) {
 	err = w.q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM workcell.owner WHERE `+postgres.Late+` AND id <> $1
@@ -253,8 +253,8 @@ func (w *runWorker) look(ctx context.Context, id string) (r runstore.Run, ended 
 
 // Carry takes a run for an owner and calls do to execute it. do receives the run's journal and its entries for
 // [workflow.Engine.Resume]. The context of do is canceled if a process requests the end of the run, even if the request
-// came before Carry. It ends with the cause workflow.ErrInterrupted when ctx ends or lost is closed, which means that
-// other processes may treat the owner as dead.
+// came before Carry. It ends with the cause workflow.ErrInterrupted when ctx ends or lost is closed, which means other
+// processes may treat the owner as dead.
 //
 // If the run has not ended when do returns, it becomes ownerless. An owner with sandboxes of the run must release them
 // (Manager.Detach) before another owner can continue the run. If another process takes the run first, Carry does not

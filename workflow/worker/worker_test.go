@@ -77,7 +77,7 @@ func (a agents) RunAgent(ctx context.Context, _ string, _ map[string]any) (workf
 	return workflow.AgentOutput{Text: "done"}, a(ctx)
 }
 
-// resume returns a function that executes runs of add's workflow.
+// resume returns a function executing runs of add's workflow.
 func resume(q *worker.Queue, wf *workflow.Workflow, owner string, a agents) func(context.Context, runstore.Run) error {
 	return func(ctx context.Context, r runstore.Run) error {
 		return q.Carry(ctx, r, owner, nil, func(ctx context.Context, j workflow.Journal, entries []workflow.Entry) error {
