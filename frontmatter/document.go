@@ -17,7 +17,7 @@ import (
 // this name.
 const Middleware = "workcell/sandbox"
 
-// Error is a problem in a file with its position. A problem of a [Sandbox] has a Field below `sandbox` instead.
+// Error is a problem in a file with the position. A problem of a [Sandbox] has a Field below `sandbox` instead.
 type Error = hint.Problem
 
 // Errors are all problems of a file, sorted by line. errors.As finds the first [*Error].
@@ -57,8 +57,8 @@ func Parse(name string, src []byte) (*Document, error) {
 	return d, nil
 }
 
-// Check is like Parse, but also returns a document with problems, for callers that report all problems of a file. If
-// the file cannot be parsed at all, the document is nil. A document with problems must not be used otherwise.
+// Check is like Parse, but also returns a document with problems, for callers reporting all problems of a file. If the
+// file cannot be parsed at all, the document is nil. A document with problems must not be used otherwise.
 func Check(name string, src []byte) (*Document, error) {
 	p, problem := cut(name, src)
 	if problem != nil {
@@ -155,7 +155,7 @@ func (d *Document) Outputs() []string {
 	return d.Sandbox.Outputs
 }
 
-// Text returns the file as it was read, without its byte order mark.
+// Text returns the file as it was read, without the byte order mark.
 func (d *Document) Text() string { return d.parts.text }
 
 // looksLikeSandbox detects misspellings, because Genkit ignores unknown keys and would run without a sandbox.

@@ -17,8 +17,8 @@ import (
 const DefaultMaxTurns = 40
 
 // Source returns the file in a form Genkit understands: `sandbox:` becomes the last entry of `use:`, and
-// DefaultMaxTurns is added if the file has no maxTurns. The template's text does not change, but its line in the file
-// may change: errors count from BodyLine. Source also fixes text that would hide the frontmatter from dotprompt: a byte
+// DefaultMaxTurns is added if the file has no maxTurns. The template's text does not change, but the line in the file
+// may change: errors count from BodyLine. To prevent dotprompt from missing the frontmatter, Source also fixes a byte
 // order mark, blank lines with CRLF before it, and a missing last newline.
 func (d *Document) Source() ([]byte, error) {
 	if !d.parts.found {
@@ -152,7 +152,7 @@ func plainDates(n *yamlnode.Node) {
 	}
 }
 
-// flow returns v as one line of JSON that is also valid YAML.
+// flow returns v as one line of JSON, which is also valid YAML.
 func flow(v any) (string, error) {
 	b, err := sanitize.JSON(v)
 	return escape(string(b)), err

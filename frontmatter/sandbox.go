@@ -24,13 +24,13 @@ type Mode string
 // Modes.
 const (
 	ModeCompute Mode = "compute" // sandbox_run: a fresh sandbox for each call
-	ModeCode    Mode = "code"    // one sandbox that keeps its files between calls
-	ModeScript  Mode = "script"  // sandbox_run in one sandbox that keeps its files between calls
-	// ModeExecutor uses a coding agent instead of the model, in one sandbox that keeps its files.
+	ModeCode    Mode = "code"    // one persistent sandbox
+	ModeScript  Mode = "script"  // sandbox_run in one persistent sandbox
+	// ModeExecutor uses a coding agent instead of the model, in one persistent sandbox.
 	ModeExecutor Mode = "executor"
 )
 
-// Lasting reports whether the sandbox keeps its files between calls in this mode.
+// Lasting reports whether the sandbox keeps the files between calls in this mode.
 func (m Mode) Lasting() bool { return m == ModeCode || m == ModeScript || m == ModeExecutor }
 
 // Runtime is the language of a sandbox. It selects the default image. The zero value means RuntimePython.
@@ -77,7 +77,7 @@ const (
 )
 
 // KeepWorkspace is the value of `keep:` with which an end user's sandbox is removed after each run of the agent and
-// recreated with its workspace for the next run.
+// recreated with the workspace for the next run.
 const KeepWorkspace = "workspace"
 
 // Limits of values in a file, in addition to backend.LimitTable.
@@ -111,7 +111,7 @@ type Sandbox struct {
 	Isolation backend.Isolation `json:"isolation,omitempty" jsonschema:"enum=process,enum=container,enum=kernel,enum=vm" jsonschema_description:"minimum isolation of the sandbox; if the backend is weaker, opening fails"`
 	// Services are HTTP services of the operator, which the sandbox reaches without a network.
 	Services []ServiceUse `json:"services,omitzero" jsonschema_description:"HTTP services of the operator that code can call at http://NAME.workcell, without having their credentials"`
-	// PipPackages, NpmPackages and Setup are installed once for all sandboxes that ask for the same.
+	// PipPackages, NpmPackages and Setup are installed once for all sandboxes with the same settings.
 	PipPackages []string `json:"pip_packages,omitzero" jsonschema_description:"Python packages to install, with or without versions, such as requests>=2.31; wheels only"`
 	NpmPackages []string `json:"npm_packages,omitzero" jsonschema_description:"npm packages to install, with or without versions, such as lodash@^4; their scripts do not run"`
 	Setup       *Setup   `json:"setup,omitempty" jsonschema_description:"shell lines that install files in /opt/workcell"`
@@ -126,7 +126,7 @@ type Sandbox struct {
 	Snapshots bool `json:"snapshots,omitempty" jsonschema_description:"code mode: whether the agent may create snapshots of /workspace and roll back to them"`
 	// HostTools are the host tools sandboxed code may call, or nil. Modes code, script, and executor.
 	HostTools *HostTools `json:"host_tools,omitempty" jsonschema_description:"modes code, script, and executor: the host tools that sandboxed code may call"`
-	// Executor is the coding agent that does the work. Mode executor only.
+	// Executor is the coding agent for the work. Mode executor only.
 	Executor *Executor `json:"executor,omitempty" jsonschema_description:"mode executor: the coding agent that does the work"`
 
 	// First-generation fields, only for compute mode.
@@ -237,7 +237,7 @@ type ServiceUse = rules.ServiceUse
 // Environment is the software to install in a sandbox. It is the same type as session.Environment.
 type Environment = rules.Environment
 
-// Hosts returns the hosts that can be reached without a network.
+// Hosts returns the hosts for a sandbox without a network.
 func (n Network) Hosts() Hosts { return Hosts{Allow: n.Allow, Deny: n.Deny} }
 
 // Allowed reports whether the sandbox has a network.
@@ -259,8 +259,8 @@ func (s Sandbox) Environment() Environment {
 	return e
 }
 
-// WithDefaults sets the default mode, runtime, image, and session. It copies first-generation fields to the fields that
-// replaced them, and does not clear them.
+// WithDefaults sets the default mode, runtime, image, and session. It copies first-generation fields to their
+// replacements, and does not clear them.
 func (s Sandbox) WithDefaults() Sandbox {
 	if s.Mode == "" {
 		s.Mode = ModeCompute

@@ -15,7 +15,7 @@ const (
 	MaxFrontmatterBytes = 64 << 10
 )
 
-// ReadFile reads a regular file. For a file larger than MaxFileBytes, a link to a file outside its directory, a pipe,
+// ReadFile reads a regular file. For a file larger than MaxFileBytes, a link to a file outside the directory, a pipe,
 // or a device, it returns an *Error. Other errors come from package os.
 func ReadFile(path string) ([]byte, error) {
 	src, err := yamlnode.ReadUntrusted(path, MaxFileBytes)
@@ -35,9 +35,9 @@ func checkRead(src []byte, err error, name string) ([]byte, error) {
 	return src, err
 }
 
-// parts is a file split at its frontmatter markers. Offsets refer to text.
+// parts is a file split at the frontmatter markers. Offsets refer to text.
 type parts struct {
-	text       string // the file without its byte order mark
+	text       string // the file without the byte order mark
 	found      bool   // the file has frontmatter
 	open       int    // offset of the line with the opening marker
 	start, end int    // offsets of the YAML
@@ -104,8 +104,7 @@ func (p parts) check(name string) *Error {
 
 var sandboxLine = regexp.MustCompile(`(?m)^sandbox[ \t]*:(?s:.*)^---[ \t\r]*$`)
 
-// noFrontmatter returns the problem of a file that seems to have malformed frontmatter, or nil. first is its first
-// line.
+// noFrontmatter returns the problem of a file with apparently malformed frontmatter, or nil. first is the first line.
 func noFrontmatter(name, text, first string, line int) *Error {
 	trimmed := strings.Trim(first, " \t\f\r\n")
 	dashes := strings.TrimLeft(trimmed, "-")
@@ -129,7 +128,7 @@ func isMarker(line string) bool {
 	return strings.HasPrefix(line, "---") && strings.Trim(line[3:], " \t\f\r\n") == ""
 }
 
-// nextLine returns the line at off with its end, and the offset of the next line.
+// nextLine returns the line at off with the end, and the offset of the next line.
 func nextLine(text string, off int) (string, int) {
 	if i := strings.IndexByte(text[off:], '\n'); i >= 0 {
 		return text[off : off+i+1], off + i + 1

@@ -94,7 +94,7 @@ type AgentResult struct {
 	// failed.
 	Evidence []sandbox.Evidence
 
-	// Executor is the result of the coding agent that replaced the model, with the cost. It is nil in other modes.
+	// Executor is the result of the coding agent instead of the model, with the cost. It is nil in other modes.
 	Executor *ExecutorResult
 }
 
@@ -115,11 +115,11 @@ func (r *ExecutorResult) Cost() *float64 {
 // Run runs the agent once. Template syntax and message markers in input are not interpreted. Missing input values come
 // from `input.default` in the file, per name.
 //
-// If ctx has neither a run (session.WithRun) nor a session of a Genkit agent, Run begins a run and closes its sandboxes
+// If ctx has neither a run (session.WithRun) nor a session of a Genkit agent, Run begins a run and closes the sandboxes
 // at the end. All spans are children of one span, invoke_agent NAME, so each run has one trace. In a workflow step with
 // a journal, Run records the conversation there. If the run is resumed, Run continues the recorded conversation.
 //
-// If the agent could not open its sandbox, Run fails, even if the model answered. Errors name the agent and its file.
+// If the agent could not open the sandbox, Run fails, even if the model answered. Errors name the agent and its file.
 // Callers can test for ai.ErrMaxTurnsExceeded, ai.ErrModelNotFound, backend.ErrInvalid (invalid input, see CheckInput),
 // and the errors of ctx.
 func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions) (res AgentResult, err error) {
@@ -212,8 +212,8 @@ func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 }
 
 // recorded returns a copy of req recording the conversation, if ctx has a recorder for the agent. If an earlier process
-// recorded part of the conversation, the copy continues after that part, whose turns count towards the limit. If ctx
-// has no recorder, recorded returns an unchanged copy.
+// recorded part of the conversation, the copy continues after it, and the recorded turns count towards the limit. If
+// ctx has no recorder, recorded returns an unchanged copy.
 func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions,
 	w *watcher) (*ai.GenerateActionOptions, error) {
 	out := *req
@@ -222,7 +222,7 @@ func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions,
 		return &out, nil
 	}
 	if a.doc.Sandbox == nil {
-		transcript.ClaimSandbox(ctx) // so no agent run by this agent's tools claims it
+		transcript.ClaimSandbox(ctx) // to prevent claims by agents of this agent's tools
 	}
 	out.Use = append([]*ai.MiddlewareRef{local("workcell/record", rec.Hooks())}, req.Use...)
 	if err := rec.Define(ctx, digest(a.source, req.Model)); err != nil {
@@ -387,7 +387,7 @@ func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err 
 	return fmt.Errorf("agent %s (%s): %w", a.name, a.doc.File, err)
 }
 
-// limited adds the limit that stopped a coding agent to its error.
+// limited adds the limit to the error of a stopped coding agent.
 func (a *Agent) limited(x *execution, err error) error {
 	cfg := a.doc.Sandbox.Executor
 	budget := fmt.Sprintf("executor.budget.usd (%.4g)", cfg.Budget.USD)

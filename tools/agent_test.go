@@ -117,7 +117,7 @@ func TestAgentBringsOutputs(t *testing.T) {
 	}
 }
 
-// TestAgentWithoutItsSandbox verifies that an agent fails if it could not open its sandbox, even if it answers. It
+// TestAgentWithoutItsSandbox verifies that an agent fails if it could not open the sandbox, even if it answers. It
 // succeeds if a later attempt opened the sandbox.
 func TestAgentWithoutItsSandbox(t *testing.T) {
 	t.Parallel()

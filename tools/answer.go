@@ -140,7 +140,7 @@ func (w *watcher) coding(ctx context.Context, stream ai.ModelStreamCallback) fun
 			}
 		case executor.KindToolStart:
 			if len(running) == maxOpenCalls || len(e.Tool.ID) > maxCallName || len(e.Tool.Name) > maxCallName {
-				return // no coding agent exceeds these limits, but other programs can write to its output
+				return // no coding agent exceeds these limits, but other programs can write to the output
 			}
 			w.mu.Lock()
 			w.calls++

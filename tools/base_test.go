@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// TestNarrowerThanTheRun verifies that an agent can request less than its run has. Zero values alone could not express
+// TestNarrowerThanTheRun verifies that an agent can request less than the run has. Zero values alone could not express
 // that.
 func TestNarrowerThanTheRun(t *testing.T) {
 	t.Parallel()

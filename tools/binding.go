@@ -52,7 +52,7 @@ type binding struct {
 	mu       sync.Mutex
 	opened   map[session.Key]*session.Session // sandboxes opened by this binding, possibly by calls of several runs
 	released map[string]bool                  // ids released by sandbox_close
-	started  map[string][]startedExec         // by sandbox id; execs that may still have running processes
+	started  map[string][]startedExec         // by sandbox id; execs with possibly running processes
 	programs map[string]bool                  // ids of interpreter programs returned while still running
 	used     bool                             // earlier turns of the conversation used the private sandbox
 	expired  bool                             // the private sandbox is gone, and the model must be notified
@@ -287,7 +287,7 @@ func (b *binding) byID(ctx context.Context, id string) (*session.Session, error)
 }
 
 // release kills the commands this binding started in the sandbox and closes the sandbox's id for this binding. If a
-// command could not be killed, the sandbox stays open, so the next close tries again.
+// command could not be killed, the sandbox stays open, to allow another attempt by the next close.
 func (b *binding) release(ctx context.Context, s *session.Session) error {
 	b.mu.Lock()
 	var ids []string
@@ -346,10 +346,10 @@ func (b *binding) remove(ctx context.Context, s *session.Session) error {
 // startedExec is a command this binding started.
 type startedExec struct {
 	id    string
-	ended bool // no process is visible, but processes that closed the output may remain
+	ended bool // no process is visible, but processes with a closed output may remain
 }
 
-// track remembers a command, so its leftover processes can be killed later.
+// track remembers a command, to allow killing the leftover processes later.
 func (b *binding) track(s *session.Session, res sandbox.ExecResult) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -388,7 +388,7 @@ func (b *binding) sandboxes() []*session.Session {
 	return slices.Collect(maps.Values(b.opened))
 }
 
-// closeKeepingWorkspace removes a user's sandbox but keeps its workspace, if the agent's file says `keep: workspace`.
+// closeKeepingWorkspace removes a user's sandbox but keeps the workspace, if the agent's file says `keep: workspace`.
 // It skips a sandbox another run is using.
 func (b *binding) closeKeepingWorkspace(ctx context.Context) {
 	if b.cfg.Keep != frontmatter.KeepWorkspace {
@@ -409,7 +409,7 @@ func (b *binding) closeKeepingWorkspace(ctx context.Context) {
 	}
 }
 
-// endStarted kills everything the binding started in its sandboxes.
+// endStarted kills everything the binding started in the sandboxes.
 func (b *binding) endStarted(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()

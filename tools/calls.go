@@ -19,7 +19,7 @@ import (
 // Calls runs the tools without Genkit, for example for an MCP server. Definitions, handlers, and errors are the same as
 // in Genkit. All methods are safe for concurrent use.
 type Calls struct {
-	own   *binding // holds the sandboxes that outlive a call
+	own   *binding // holds the persistent sandboxes
 	tools []*tool  // sorted by name
 }
 
@@ -29,7 +29,7 @@ type CallArgs = toolspec.Args
 // CallOptions configures Plugin.Calls. The field comments describe the zero values.
 type CallOptions struct {
 	// Check is called before a tool runs, and again after a file was read and its size is known. If Check returns an
-	// error, that error is the result of the call. If nil, all calls are allowed.
+	// error, the error is the result of the call. If nil, all calls are allowed.
 	Check func(ctx context.Context, args CallArgs) *hosttools.Error
 	// MaxSeconds is the longest timeout_seconds Check allows for a command. Schemas and notes show no longer timeout. If
 	// zero, it defaults to session.MaxExecTimeout.
@@ -38,9 +38,8 @@ type CallOptions struct {
 	ReadBytes int64
 	// StreamChars is the maximum number of characters per output stream in one result. If zero, it defaults to 30,000.
 	StreamChars int64
-	// Shared reports whether other processes use the run's sandboxes (session.Options.Join), for example several
-	// servers that serve the same client. All of these processes share the sandboxes. Closing a sandbox kills
-	// everything that any of them started in it.
+	// Shared reports whether other processes use the run's sandboxes (session.Options.Join), for example several servers
+	// of one client. All of these processes share the sandboxes. Closing a sandbox kills all of their commands in it.
 	Shared bool
 	// MakeRoom is called if a sandbox cannot be opened because the sandbox limit is reached. If it returns true, the
 	// call tries once more to open the sandbox. If MakeRoom is nil, the call fails.
@@ -97,8 +96,8 @@ func (c *Calls) Call(ctx context.Context, name string, args json.RawMessage) (ou
 	return toolspec.Result{Error: fail}, nil
 }
 
-// Forget drops the records of closed sandboxes, so a caller with many consecutive sandboxes does not accumulate them.
-// It keeps the record of the run's shared sandbox, because the next user must learn that its files are gone.
+// Forget drops the records of closed sandboxes, to avoid accumulating them over many consecutive sandboxes. It keeps
+// the record of the run's shared sandbox, to allow a notice to the next user about the lost files.
 func (c *Calls) Forget() {
 	b := c.own
 	b.mu.Lock()

@@ -35,8 +35,8 @@ func sessionID(ctx context.Context) string {
 
 // chatID returns a sandbox name for the Genkit agent's session in ctx. It is empty if ctx has no session or checkChat
 // refuses the session. Clients choose session ids, so the name includes the user and the agent: the same id gives
-// different names for different users and agents. Any client that knows a session id can resume the session, so the id
-// never appears in labels or logs.
+// different names for different users and agents. Any client with a session id can resume the session. To prevent this,
+// the id never appears in labels or logs.
 func chatID(ctx context.Context) string {
 	id := sessionID(ctx)
 	if id == "" || checkChat(ctx) != nil {
@@ -46,9 +46,9 @@ func chatID(ctx context.Context) string {
 	return "chat-" + hex.EncodeToString(sum[:16])
 }
 
-// checkChat refuses the session of a Genkit agent if no user is specified and its id is guessable. Otherwise all
-// clients that choose the same id would share a sandbox. Genkit's own ids are random, so a client can only have such an
-// id if it received it.
+// checkChat refuses the session of a Genkit agent if no user is specified and its id is guessable. This check prevents
+// clients with the same id from sharing a sandbox. Genkit's own ids are random, so a client can only have such an id if
+// it received it.
 func checkChat(ctx context.Context) error {
 	_, bound := session.RunFromContext(ctx)
 	if id := sessionID(ctx); bound || id == "" || session.UserFromContext(ctx) != "" || unguessable(id) {
@@ -97,7 +97,7 @@ func runOf(ctx context.Context) (session.Run, bool) {
 type chatKey struct{}
 
 // chatIn binds b to the session of a Genkit agent. An isolated sandbox then belongs to the session and is available in
-// each turn. An agent running within a turn gets a private sandbox, which is removed when that agent ends.
+// each turn. An agent running within a turn gets a private sandbox, which is removed when the agent ends.
 func (b *binding) chatIn(ctx context.Context) error {
 	if err := checkChat(ctx); err != nil {
 		return err

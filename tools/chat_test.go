@@ -53,7 +53,7 @@ func tell(req *ai.ModelRequest) ([]*ai.Part, error) {
 }
 
 // TestChatKeepsItsSandbox verifies that a conversation of a Genkit agent finds the files of its earlier turns, and
-// another conversation does not. If the sandbox expired, the model is notified about its new sandbox.
+// another conversation does not. If the sandbox expired, the model is notified about the new sandbox.
 func TestChatKeepsItsSandbox(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"", "isolated"} {
@@ -316,7 +316,7 @@ func TestBackgroundAgents(t *testing.T) {
 	}
 }
 
-// TestAbortedAgent verifies that aborting a sub-agent in the background kills all of its processes. Processes its
+// TestAbortedAgent verifies that aborting a sub-agent in the background kills all of its processes. Processes the
 // caller runs in the same sandbox continue.
 func TestAbortedAgent(t *testing.T) {
 	t.Parallel()

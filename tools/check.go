@@ -18,7 +18,7 @@ import (
 
 // CheckAgent reads an agent's file and reports the problems that prevent it from running with any model and input. It
 // runs CheckPrompt and checks the partials. It also checks that the listed tools, middleware, and output format exist
-// in a program that defines none itself. It returns all problems at once as frontmatter.Errors, some of which may be in
+// in a program without additional ones. It returns all problems at once as frontmatter.Errors, some of which may be in
 // partials. If the file is readable, CheckAgent returns the document even with an error.
 func CheckAgent(file string) (*frontmatter.Document, error) {
 	src, err := frontmatter.ReadFile(file)
@@ -53,7 +53,7 @@ func CheckAgent(file string) (*frontmatter.Document, error) {
 	return doc, nil
 }
 
-// CheckPartial reads a partial's file and checks its syntax and the partials it includes. The error is a
+// CheckPartial reads a partial's file and checks the syntax and the partials it includes. The error is a
 // frontmatter.Errors.
 func CheckPartial(file string) error {
 	src, err := frontmatter.ReadFile(file)
@@ -157,7 +157,7 @@ func (c *agentCheck) partial(found partials, name string) {
 	}
 }
 
-// included checks that the partials included by t exist.
+// included reports missing partials of t.
 func (c *agentCheck) included(found partials, t template) {
 	for _, inc := range t.includes() {
 		switch _, ok := found[inc.name]; {

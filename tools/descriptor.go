@@ -15,7 +15,7 @@ import (
 )
 
 // tools returns the tools of the binding's mode, sorted by name. Each entry has the tool's definition for hosts and
-// models, its handler, and the ranges of its numbers. The args method of a tool's input returns the arguments a host
+// models, the handler, and the ranges of its numbers. The args method of a tool's input returns the arguments a host
 // can check.
 func (b *binding) tools() []*tool {
 	seconds := func(most int64) toolspec.Bound {
@@ -41,7 +41,7 @@ func (b *binding) tools() []*tool {
 	return append(b.codeTools(seconds), b.snapshotTools()...)
 }
 
-// snapshotTools returns the tools of an agent that may roll back its sandbox.
+// snapshotTools returns the tools of an agent with snapshots.
 func (b *binding) snapshotTools() []*tool {
 	if !b.cfg.Snapshots {
 		return nil

@@ -126,7 +126,7 @@ func (u devUI) get(path string) obj {
 	return u.decode(resp)
 }
 
-// run runs a tool and returns its output.
+// run runs a tool and returns the output.
 func (u devUI) run(tool string, input obj) obj {
 	u.t.Helper()
 	body := text(obj{"key": "/tool.v2/workcell/" + tool, "input": input})

@@ -1,4 +1,4 @@
-// Package tools is Workcell's plugin for Genkit. It provides tools that run code and commands in sandboxes.
+// Package tools is Workcell's plugin for Genkit. It provides tools to run code and commands in sandboxes.
 //
 // # Setup
 //
@@ -15,7 +15,7 @@
 //
 // # Basic usage
 //
-// Use the plugin as middleware of a Generate call, with any model that supports tool calls:
+// Use the plugin as middleware of a Generate call, with any model with support for tool calls:
 //
 //	resp, err := genkit.Generate(ctx, g,
 //		ai.WithModelName("googleai/gemini-2.5-flash"),
@@ -37,17 +37,17 @@
 //
 // # Keep a sandbox over several calls
 //
-// A Generate call without a run creates its own run, so its sandbox is removed when the call ends. To use a sandbox in
+// A Generate call without a run creates its own run, so the sandbox is removed when the call ends. To use a sandbox in
 // several calls, or to resume an interrupted conversation, bind a run to the context and close it at the end:
 //
 //	run := session.Run{Namespace: session.NamespaceUser, ID: "conversation-7"}
 //	ctx = session.WithRun(ctx, run)
 //	defer manager.CloseScope(ctx, run.Scope())
 //
-// The session of a Genkit agent (go/genkit/exp) is a run that is not closed. All turns and sub-agents of the session
-// use the same sandbox until its idle timeout. Specify the user with session.WithUser. Without a user, any client that
-// knows the session's id can use the sandbox, so ids Genkit did not create are refused. If a call is canceled, the
-// processes it started in its sandboxes are killed.
+// The session of a Genkit agent (go/genkit/exp) is a run without an end. All turns and sub-agents of the session use
+// the same sandbox until the idle timeout. Specify the user with session.WithUser. Without a user, any client with the
+// session's id could use the sandbox. To prevent this, ids from other sources than Genkit are refused. If a call is
+// canceled, the processes it started in the sandboxes are killed.
 //
 // Tools can use only the sandboxes of one run. The error for an id of another run is the same as for an unknown id. The
 // agents of a run share the sandbox named "default" unless their `session:` sets another name. A sandbox is opened when
@@ -59,7 +59,7 @@
 // # Tools
 //
 // Compute mode has one tool, sandbox_run. It runs a program in a new sandbox and removes the sandbox afterwards. Code
-// mode has a sandbox that keeps its files. The tools of code mode are sandbox_open, sandbox_exec, sandbox_exec_read,
+// mode has a persistent sandbox. The tools of code mode are sandbox_open, sandbox_exec, sandbox_exec_read,
 // sandbox_exec_wait, sandbox_exec_write, sandbox_exec_kill, sandbox_fs_write, sandbox_fs_edit, sandbox_fs_read,
 // sandbox_fs_list, sandbox_fs_delete, sandbox_close, and with `snapshots: true` sandbox_snapshot and sandbox_rollback.
 // All of them are multipart tools of Genkit. For example, sandbox_fs_read returns a media part for an image. Golden
@@ -77,10 +77,9 @@
 // Errors a model can act on are tool output. Every output may contain an error with a code, a message, a remediation,
 // and whether the same call may succeed later. docs/reference/errors.md lists all codes. A non-zero exit code is a
 // result, not an error. The middleware prevents model mistakes from ending a run. It converts the following to output:
-// calls of unknown tools or of tools that were not offered, arguments that do not match the schema or are not JSON, and
-// panics. Without the middleware, Genkit would end the run, run the tool anyway, or crash the program. Interrupts and
-// errors of a done context are not converted. Messages never contain host paths. Details for operators go to
-// [Plugin.Logger].
+// calls of unknown or not offered tools, arguments in conflict with the schema, arguments other than JSON, and panics.
+// Without the middleware, Genkit would end the run, run the tool anyway, or crash the program. Interrupts and errors of
+// a done context are not converted. Messages never contain host paths. Details for operators go to [Plugin.Logger].
 //
 // # Spans
 //

@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// maxEdit is the largest file, in bytes, that sandbox_fs_edit changes or creates. The tool holds several copies of the
-// file in memory.
+// maxEdit is the size in bytes of the largest file for sandbox_fs_edit. The tool holds several copies of the file in
+// memory.
 const maxEdit = 16 << 20
 
 // maxEditLines is the maximum number of line numbers in a result.
@@ -92,7 +92,7 @@ var errTextTooLarge = errors.New("the file would be too large")
 type textSearch struct {
 	file  []byte
 	plain []byte // file with CR LF replaced by LF
-	cuts  []int  // offsets in plain of line ends that were CR LF in file
+	cuts  []int  // offsets in plain of the CR LF line ends of file
 	old   string // searched text, with CR LF replaced by LF
 	found []int  // offsets in plain of the occurrences, without overlaps
 }

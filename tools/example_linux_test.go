@@ -58,7 +58,7 @@ func newExample(ctx context.Context, calls ...*ai.ToolRequest) (g *genkit.Genkit
 	}, nil
 }
 
-// Agents are prompt files. The sandboxes of an agent are closed when its run ends.
+// Agents are prompt files. The sandboxes of an agent are closed when the run ends.
 func ExampleLoadAgentsFS() {
 	ctx := context.Background()
 	g, _, done, err := newExample(ctx,

@@ -50,7 +50,7 @@ func ExamplePromptFS() {
 	// {{task}}
 }
 
-// Agents are prompt files in a directory. The sandboxes of an agent are closed when its run ends.
+// Agents are prompt files in a directory. The sandboxes of an agent are closed when the run ends.
 func ExampleLoadAgents() {
 	ctx := context.Background()
 	engine, err := docker.New(ctx, nil)

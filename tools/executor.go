@@ -64,7 +64,7 @@ type execution struct {
 
 type executionKey struct{} // holds the *execution of an agent's run
 
-// executorHooks returns hooks that run a coding agent instead of the model.
+// executorHooks returns hooks to run a coding agent instead of the model.
 func (b *binding) executorHooks() *ai.Hooks {
 	return &ai.Hooks{WrapGenerate: b.wrapGenerate, WrapModel: b.execute}
 }
@@ -94,7 +94,7 @@ func (b *binding) execute(ctx context.Context, p *ai.ModelParams, _ ai.ModelNext
 	}, nil
 }
 
-// runExecutor opens the sandbox, connects the coding agent to its model and the host tools, and runs it.
+// runExecutor opens the sandbox, connects the coding agent to the model and the host tools, and runs it.
 func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelParams) (_ *executor.Result, err error) {
 	cfg := b.cfg.Executor
 	agent := drivers.Of(cfg.Command, cfg.Argv, cfg.Events)
@@ -155,7 +155,7 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 	return &res, err
 }
 
-// grantExecutor gives the coding agent access to the host tools its agent may use.
+// grantExecutor gives the coding agent access to the host tools the agent may use.
 func (b *binding) grantExecutor(ctx context.Context, s *session.Session, o *executor.Options,
 	access *modelAccess) (*hostGrant, error) {
 	var req sandbox.ExecRequest
@@ -262,7 +262,7 @@ func (b *binding) takeTurn(ctx context.Context, agent string) (leave func(), err
 	}
 }
 
-// modelAccess is the access of a program in a sandbox to its model during one run.
+// modelAccess is the access of a program in a sandbox to the model during one run.
 type modelAccess struct {
 	lease
 	endpoints map[model.Dialect]executor.Endpoint
@@ -284,7 +284,7 @@ func (noModel) Under(trace.SpanContext) {}
 func (noModel) Usage() model.Usage      { return model.Usage{} }
 func (noModel) Close() error            { return nil }
 
-// askModel gives the program in a sandbox access to its model. Programs of command custom need no model.
+// askModel gives the program in a sandbox access to the model. Programs of command custom need no model.
 func (b *binding) askModel(ctx context.Context, s *session.Session, x *execution) (*modelAccess, error) {
 	cfg, models := b.cfg.Executor, b.box.plugin.Models
 	if x.model == "" && cfg.Command == "custom" {

@@ -56,7 +56,7 @@ func (b *binding) fsWrite(ctx context.Context, in fsWriteInput) (out fsWriteOutp
 	return fsWriteOutput{OK: true, Path: absolute(s, info.Path), SizeBytes: info.Size}, err
 }
 
-// fileMode parses octal permissions. If text is empty, it returns zero, and the sandbox uses its default.
+// fileMode parses octal permissions. If text is empty, it returns zero, and the sandbox uses the default.
 func fileMode(text string) (fs.FileMode, *toolspec.Error) {
 	if text == "" {
 		return 0, nil

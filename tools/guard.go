@@ -36,7 +36,7 @@ func (b *binding) unknownTool() ai.Tool {
 		Description: "Answers calls of tools that do not exist."})
 }
 
-// unknown returns an error explaining that the tool does not exist.
+// unknown returns the error for an unknown tool.
 func (b *binding) unknown(_ context.Context, in unknownInput) (toolspec.Result, error) {
 	if in.Unread != "" {
 		return toolspec.Result{}, toolspec.Failf(toolspec.CodeInvalid,
@@ -64,8 +64,8 @@ const maxUnread = 5
 
 // guard prevents mistakes of a model from ending a run. It converts calls of unknown tools, invalid arguments, and
 // panics to tool output. It also offers tools to models in a fixed order. It restricts models to the offered tools,
-// because Genkit would run any registered tool. It rejects media URLs, so models cannot make Genkit fetch them. A guard
-// belongs to one Generate call.
+// because Genkit would run any registered tool. It rejects media URLs, to prevent models from making Genkit fetch them.
+// A guard belongs to one Generate call.
 type guard struct {
 	log    *slog.Logger
 	unread int // consecutive answers with unreadable calls; needs no lock because model calls are sequential
@@ -194,7 +194,7 @@ func output(e *toolspec.Error) *ai.MultipartToolResponse {
 // oneLine shortens an error of Genkit's schema validation to one line.
 func oneLine(text string) string { return sanitize.OneLine(text, 600) }
 
-// withoutNarration returns a copy of m without its text, if m also calls tools and the request has an output format. It
+// withoutNarration returns a copy of m without the text, if m also calls tools and the request has an output format. It
 // returns nil if nothing must be removed. Genkit validates every answer against the output schema, even answers only
 // call tools. Without this, a text such as "I run the tests first" next to a call would end the run.
 func withoutNarration(req *ai.ModelRequest, m *ai.Message) *ai.Message {

@@ -125,7 +125,7 @@ func (b *binding) evidence(ctx context.Context, s *session.Session) sandbox.Evid
 
 // recordHostCalls returns the counts of calls by a command whose result is returned. It returns nil if the command
 // could not call host tools. If the command and all of its processes have ended, the saved results of its calls are
-// removed. If the command is still running, its access is remembered.
+// removed. If the command is still running, the access is remembered.
 func (b *binding) recordHostCalls(ctx context.Context, g *hostGrant, res sandbox.ExecResult) *hosttools.Counts {
 	if g == nil {
 		return nil
@@ -144,7 +144,7 @@ func (b *binding) recordHostCalls(ctx context.Context, g *hostGrant, res sandbox
 	return &counts
 }
 
-// granted returns the access of a command that was still running when it was returned.
+// granted returns the access of a command returned while running.
 func (b *binding) granted(execID string) *hostGrant {
 	if b.hosts == nil {
 		return nil

@@ -107,8 +107,8 @@ func imageParts(out any) (parts []*ai.Part) {
 
 // imagesApart returns messages in which the images of sandbox tools follow their tool message in a separate user
 // message. Of Genkit's plugins, only Anthropic's plugin sends tool result parts to every model. The plugins for the
-// OpenAI protocol and Ollama drop them, and Gemini before 3 rejects them. All models that accept images accept them in
-// user messages.
+// OpenAI protocol and Ollama drop them, and Gemini before 3 rejects them. All models with support for images accept
+// them in user messages.
 func imagesApart(ctx context.Context, messages []*ai.Message) []*ai.Message {
 	if name, _ := ctx.Value(modelKey{}).(string); provider(name) == "anthropic" {
 		return messages
@@ -137,7 +137,7 @@ func imagesApart(ctx context.Context, messages []*ai.Message) []*ai.Message {
 }
 
 // mediaByAddress rejects media referenced by URL, because code in a sandbox may have chosen the URL. For some
-// providers, Genkit fetches the URL from the host and includes the response in its error.
+// providers, Genkit fetches the URL from the host and includes the response in the error.
 func mediaByAddress(messages []*ai.Message) error {
 	for _, m := range messages {
 		for _, p := range m.Content {

@@ -149,7 +149,7 @@ func TestMediaByAddress(t *testing.T) {
 		http.Error(w, "internal", http.StatusNotFound)
 	}))
 	t.Cleanup(server.Close)
-	gemini := vendors()[0] // its plugin fetches URLs
+	gemini := vendors()[0] // the plugin fetches URLs
 	r := newRig(t, gemini.plugin(t, newFake(t, "done").URL))
 	for name, head := range map[string]string{"boxed": "sandbox: {mode: code}\n", "bare": ""} {
 		a := r.agent(name, "---\nmodel: "+gemini.model+"\n"+head+"---\nDescribe {{media url=image}}")

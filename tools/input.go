@@ -58,7 +58,8 @@ func templateInput(doc *frontmatter.Document, schema, input map[string]any) (any
 	if schema == nil {
 		return variables, nil
 	}
-	// Use Genkit's validator, so both checks agree. If the validator cannot read the schema, Genkit reports the error.
+	// Use Genkit's validator, to ensure the same result of both checks. If the validator cannot read the schema, Genkit
+	// reports the error.
 	result, err := gojsonschema.Validate(gojsonschema.NewGoLoader(schema), gojsonschema.NewGoLoader(variables))
 	if err != nil || result.Valid() {
 		return variables, nil

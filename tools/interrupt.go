@@ -57,7 +57,7 @@ func (t *toolbox) await(tc *ai.ToolContext, owner record.Scope, job *interrupt.J
 	}})
 }
 
-// pending counts the calls that still need a binding after its Generate call.
+// pending counts the calls with a binding beyond the end of its Generate call.
 type pending struct {
 	mu    sync.Mutex // guards the fields below
 	count int

@@ -57,7 +57,7 @@ func body(doc *frontmatter.Document) template {
 }
 
 // LoadAgents loads all prompt files below dir as agents and returns them by name. Files whose names begin with "_" are
-// partials. It returns all problems of all files at once. Links that point outside of dir are refused.
+// partials. It returns all problems of all files at once. Links to files outside of dir are refused.
 func LoadAgents(g *genkit.Genkit, dir string) (map[string]*Agent, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 )
 
-// checked is a template comment that renders as nothing. PromptFS appends it to prompts without a sandbox.
+// checked is an invisible template comment. PromptFS appends it to prompts without a sandbox.
 const checked = "{{! workcell }}"
 
 // withMark returns src with checked appended.
@@ -26,7 +26,7 @@ func withMark(src []byte) []byte {
 	return slices.Concat(text, []byte(checked), src[len(text):])
 }
 
-// registryProbe is an action that registers nothing. Its registration gives the plugin a reference to the registry.
+// registryProbe is an action without an effect. Its registration gives the plugin a reference to the registry.
 type registryProbe struct {
 	api.Action
 	plugin *Plugin
@@ -37,8 +37,8 @@ func (a *registryProbe) Register(r api.Registry) {
 	a.plugin.toolbox().registry.Store(&r)
 }
 
-// checkLoaded panics if Genkit itself loaded a prompt that uses, or may use, a sandbox. Genkit ignores `sandbox:`, so
-// the agent would run without a sandbox. The check runs once, right after Genkit loaded its prompts.
+// checkLoaded panics if Genkit itself loaded a prompt with a sandbox, or possibly with one. Genkit ignores `sandbox:`,
+// so the agent would run without a sandbox. The check runs once, right after Genkit loaded the prompts.
 func (p *Plugin) checkLoaded() {
 	r := p.registry.Load()
 	if r == nil {

@@ -71,7 +71,7 @@ func (b *binding) ports() []openPort {
 	return list
 }
 
-// note describes the sandbox to a model, so the model does not need turns to discover the same facts through failures.
+// note describes the sandbox to a model, to avoid turns for discovering the same facts through failures.
 func (b *binding) note(info session.Info) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "Commands run in %s as user %s without privileges. ", info.Workdir, info.User)
@@ -134,7 +134,7 @@ func (b *binding) closeSandbox(ctx context.Context, in closeInput) (done, error)
 	}
 	find := b.sandbox
 	if again {
-		find = b.byID // its files may still exist
+		find = b.byID // the files may still exist
 	}
 	s, err := find(ctx, in.SandboxID)
 	switch {
@@ -144,7 +144,7 @@ func (b *binding) closeSandbox(ctx context.Context, in closeInput) (done, error)
 		err = b.release(ctx, s)
 	case toolspec.ErrorOf(err).Code == toolspec.CodeClosed:
 		err = nil
-		if in.DeleteWorkspace { // delete the files that remain after a failed removal
+		if in.DeleteWorkspace { // delete the remaining files of a failed removal
 			err = b.box.manager.Remove(ctx, in.SandboxID, true)
 		}
 		if errors.Is(err, backend.ErrNotFound) {

@@ -18,8 +18,8 @@ import (
 	"github.com/workcell-dev/workcell/session/transfer"
 )
 
-// maxArtifact is the maximum size in bytes of an output that becomes an artifact. It is limited because a store writes
-// all artifacts in every turn.
+// maxArtifact is the maximum size in bytes of an output as an artifact. It is limited because a store writes all
+// artifacts in every turn.
 const maxArtifact = 8 << 20
 
 // outputs reads the files listed in the agent's `outputs:` from the run's sandbox.

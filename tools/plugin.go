@@ -27,7 +27,7 @@ const pluginName = "workcell"
 // It registers the middleware "workcell/sandbox". It registers no tools under the names models call, because any model
 // can call a registered tool, even if the tool was not offered. With GENKIT_ENV=dev, it registers tools for the Dev UI
 // under names such as workcell/sandbox_exec, so a developer can inspect and run them. The Dev UI tools share a sandbox,
-// which exists until sandbox_close, its idle timeout, or Manager.Close.
+// which exists until sandbox_close, the idle timeout, or Manager.Close.
 //
 // Each genkit.Init needs a separate Plugin. Use, Tools, and the values they return are safe for concurrent use.
 type Plugin struct {
@@ -38,7 +38,7 @@ type Plugin struct {
 	Logger *slog.Logger
 	// HostTools is the registry of host tools code in sandboxes may call. An agent's `host_tools:` selects from it. The
 	// caller must close it. If nil, code has no host tools. HostTools may be set after genkit.Init, because GenkitSource
-	// requires its result, but must be set before the first call.
+	// requires the result, but must be set before the first call.
 	HostTools *hosttools.Registry
 
 	// Models is the model proxy for coding agents in mode executor. It uses Genkit's provider names, which are the part
@@ -52,15 +52,15 @@ type Plugin struct {
 	// makes it. It has no effect if ctx has an approver (hosttools.WithApprover). The command waits in the sandbox.
 	//
 	// The interrupt has the metadata approval, exec_id, sandbox_id, tool, and arguments. A restart must have the same
-	// approval value in its metadata, and allow (bool). It delivers the decision and waits for the same command until
-	// the command's next approval. If a restart is interrupted again, Genkit returns the interrupted response together
-	// with an error. All Generate calls must belong to the same run (session.WithRun) in the same process.
+	// approval value in the metadata, and allow (bool). It delivers the decision and waits for the same command until the
+	// command's next approval. If a restart is interrupted again, Genkit returns the interrupted response together with an
+	// error. All Generate calls must belong to the same run (session.WithRun) in the same process.
 	ApprovalInterrupts bool
 
 	initted  atomic.Bool
 	once     sync.Once
 	box      *toolbox
-	registry atomic.Pointer[api.Registry] // of the current genkit.Init, until its prompts are checked
+	registry atomic.Pointer[api.Registry] // of the current genkit.Init, until the prompts are checked
 }
 
 var (
@@ -68,8 +68,8 @@ var (
 	_ ai.MiddlewarePlugin = (*Plugin)(nil)
 )
 
-// Name returns the plugin's name in Genkit. It is the only method of a plugin that genkit.Init calls after it loaded
-// its prompts. Therefore, Name panics if one of the prompts configures a sandbox it would not get (see PromptFS).
+// Name returns the plugin's name in Genkit. genkit.Init calls no other method of a plugin after it loaded the prompts.
+// Therefore, Name panics if one of the prompts configures a sandbox it would not get (see PromptFS).
 func (p *Plugin) Name() string {
 	p.checkLoaded()
 	return pluginName
@@ -139,12 +139,12 @@ func (p *Plugin) Use(s Sandbox) ai.Middleware {
 	return middleware{s, p.toolbox()}
 }
 
-// Tools returns new tools for ai.WithTools, for programs that do not use the middleware. It opens no sandbox. The tools
-// lack the middleware's handling of unknown tool names.
+// Tools returns new tools for ai.WithTools, for programs without the middleware. It opens no sandbox. The tools lack
+// the middleware's handling of unknown tool names.
 //
-// The tools use the sandboxes of the run in ctx, or in the context of a call (session.WithRun). The caller that began
-// the run closes it with Manager.CloseScope. Without a run, the tools have a private scope, which exists until
-// sandbox_close, the idle timeout, or Manager.Close.
+// The tools use the sandboxes of the run in ctx, or in the context of a call (session.WithRun). The caller closes its
+// own run with Manager.CloseScope. Without a run, the tools have a private scope, which exists until sandbox_close, the
+// idle timeout, or Manager.Close.
 func (p *Plugin) Tools(ctx context.Context, s Sandbox) ([]ai.Tool, error) {
 	b, err := p.toolbox().bind(ctx, s)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// CheckPrompt parses a dotprompt file and checks everything that does not need a model. It checks the frontmatter as
+// CheckPrompt parses a dotprompt file and checks everything independent of a model. It checks the frontmatter as
 // strictly as package frontmatter, and the syntax of the template. The error is a frontmatter.Errors.
 func CheckPrompt(name string, src []byte) (*frontmatter.Document, error) {
 	doc, err := frontmatter.Parse(name, src)
@@ -35,9 +35,8 @@ func CheckPrompt(name string, src []byte) (*frontmatter.Document, error) {
 	return doc, nil
 }
 
-// checkReach rejects configuration that would make the host open a file or URL chosen by an agent's file. Examples are
-// the model's address and schema references, which Genkit's validator follows. It also rejects schemas the validator
-// cannot read.
+// checkReach prevents an agent's file from making the host open files or URLs. Examples are the model's address and
+// schema references, which Genkit's validator follows. It also rejects schemas the validator cannot read.
 func checkReach(doc *frontmatter.Document, parsed dotprompt.ParsedPrompt) (errs frontmatter.Errors) {
 	for key := range parsed.Config {
 		if strings.EqualFold(key, "httpOptions") { // JSON keys are case-insensitive
@@ -81,7 +80,7 @@ func checkSource(doc *frontmatter.Document, source string) (parsed dotprompt.Par
 	line := doc.BodyLine
 	if m := templateLine.FindStringSubmatch(text); m != nil {
 		if n, err := strconv.Atoi(m[1]); err == nil {
-			// Genkit trims the template, so line 1 is the first line that is not blank.
+			// Genkit trims the template, so line 1 is the first non-blank line.
 			blank := len(doc.Body) - len(strings.TrimLeft(doc.Body, " \t\r\n"))
 			line += n - 1 + strings.Count(doc.Body[:blank], "\n")
 		}

@@ -14,7 +14,7 @@ import (
 //	genkit.Init(ctx, genkit.WithPlugins(plugin), genkit.WithPromptFS(tools.PromptFS(os.DirFS("."))))
 //
 // Without PromptFS, Genkit ignores `sandbox:`. Therefore, genkit.Init with a Plugin panics with the file's name in two
-// cases: Genkit loaded a prompt with `sandbox:` from a directory, or any prompt from a file system that is not a
+// cases: Genkit loaded a prompt with `sandbox:` from a directory, or any prompt from another file system than a
 // PromptFS. It cannot check prompts loaded later, for example by genkit.LoadPrompt. Use LoadPrompt or LoadAgents for
 // them.
 //

@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/transcript"
 )
 
-// Notices to a model whose sandbox changed since its conversation was interrupted.
+// Notices to a model whose sandbox changed since the conversation was interrupted.
 const (
 	sandboxReplaced = "The program that runs you was interrupted and has resumed. Your sandbox was lost and replaced by a new, empty one: " +
 		"your files are lost, and your processes have exited. Earlier results describe the old sandbox."

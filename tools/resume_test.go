@@ -48,7 +48,7 @@ func (r *tape) past(t *testing.T) *transcript.Conversation {
 	return c
 }
 
-// byTurn registers a model and returns its name and the requests to it. The model is stateless: it selects its answer
+// byTurn registers a model and returns the name and the requests to it. The model is stateless: it selects the answer
 // by the number of turns in the conversation. Its tool calls have no references.
 func (r *rig) byTurn(turns ...turn) (string, *requests) {
 	name, seen := fmt.Sprintf("test/script-%d", r.models.Add(1)), &requests{}
@@ -206,7 +206,7 @@ func recordedMark(parts []json.RawMessage, mark string) bool {
 	return false
 }
 
-// TestContinueElsewhere verifies that a continued agent gets exactly one notice if its sandbox was replaced, and none
+// TestContinueElsewhere verifies that a continued agent gets exactly one notice if the sandbox was replaced, and none
 // if it is the same sandbox.
 func TestContinueElsewhere(t *testing.T) {
 	t.Parallel()
@@ -331,7 +331,7 @@ func TestContinueAnother(t *testing.T) {
 	}
 }
 
-// TestConversationTooLarge verifies that an agent continues if its conversation exceeds the record's limit, and that
+// TestConversationTooLarge verifies that an agent continues if the conversation exceeds the record's limit, and that
 // the record is marked as incomplete.
 func TestConversationTooLarge(t *testing.T) {
 	t.Parallel()

@@ -126,7 +126,7 @@ func (p *processes) Dial(_ context.Context, id string) (io.ReadWriteCloser, erro
 	return conn, nil
 }
 
-// die removes a sandbox and closes its connection.
+// die removes a sandbox and closes the connection.
 func (p *processes) die(id string) error {
 	p.boxes.Delete(id)
 	conn, _ := p.conns.Load(id)
@@ -207,7 +207,7 @@ func call(pairs ...any) turn {
 	}
 }
 
-// model registers a model that plays turns, and returns its name and the requests to it.
+// model registers a model that plays turns, and returns the name and the requests to it.
 func (r *rig) model(turns ...turn) (string, *requests) {
 	r.t.Helper()
 	name := fmt.Sprintf("test/script-%d", r.models.Add(1))
@@ -330,7 +330,7 @@ func (r *rig) toolsIn(ctx context.Context, s tools.Sandbox) *toolset {
 	return set
 }
 
-// call calls a tool and returns its output. A Go error fails the test.
+// call calls a tool and returns the output. A Go error fails the test.
 func (s *toolset) call(ctx context.Context, name string, input any) obj {
 	s.t.Helper()
 	out, err := s.tools[name].RunRaw(ctx, input)

@@ -38,7 +38,7 @@ func launcherOf(r frontmatter.Runtime) launcher {
 	case frontmatter.RuntimeBash:
 		return launcher{programs: []string{"bash", "sh"}, file: "main.sh"}
 	default:
-		// Disable buffering, to keep the output of a program that is killed.
+		// Disable buffering, to keep the output of a killed program.
 		return launcher{programs: []string{"python3", "python"}, file: "main.py",
 			env: map[string]string{"PYTHONUNBUFFERED": "1"}}
 	}
@@ -96,7 +96,7 @@ func (b *binding) runCode(ctx context.Context, in runInput) (out runOutput, err 
 // scriptsDir is the directory for programs of mode script while they run, relative to the workspace.
 const scriptsDir = ".workcell/run"
 
-// runScript implements sandbox_run in the run's shared sandbox, which keeps its files.
+// runScript implements sandbox_run in the run's shared sandbox, which keeps the files.
 func (b *binding) runScript(ctx context.Context, in runInput) (out runOutput, err error) {
 	base, _ := session.BaseFromContext(ctx)
 	runtime := cmp.Or(frontmatter.Runtime(in.Runtime), b.cfg.Runtime, frontmatter.Runtime(base.Language),
@@ -161,7 +161,7 @@ func leftResult(ctx context.Context, s *session.Session, name string) (value any
 	return value
 }
 
-// removeScript removes a program's file after the program was started. A running program has already been read by its
+// removeScript removes a program's file after the program was started. A running program has already been read by the
 // interpreter.
 func (b *binding) removeScript(ctx context.Context, s *session.Session, dir string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)

@@ -62,7 +62,7 @@ func (m middleware) New(ctx context.Context) (*ai.Hooks, error) {
 	}, nil
 }
 
-// bind checks a configuration and returns the binding its tools share.
+// bind checks a configuration and returns the binding the tools share.
 func (t *toolbox) bind(ctx context.Context, cfg Sandbox) (*binding, error) {
 	if problems := cfg.Problems(); len(problems) > 0 {
 		texts := make([]string, len(problems))
@@ -78,9 +78,9 @@ func (t *toolbox) bind(ctx context.Context, cfg Sandbox) (*binding, error) {
 	return b, err
 }
 
-// wrapGenerate creates a run for a call without one. At the end, it closes the sandboxes that cannot be used again. The
-// first iteration encloses all others. The run of a Genkit agent's session is not closed, so its sandboxes exist until
-// their idle timeout.
+// wrapGenerate creates a run for a call without one. At the end, it closes the sandboxes without a later use. The first
+// iteration encloses all others. The run of a Genkit agent's session is not closed, so the sandboxes exist until their
+// idle timeout.
 func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams,
 	next ai.GenerateNext) (*ai.ModelResponse, error) {
 	if p.Iteration > 0 {

@@ -110,7 +110,7 @@ type openPort struct {
 	URL  string `json:"url" jsonschema_description:"inside the sandbox"`
 }
 
-// openLimits are the enforced limits of a sandbox. Limits that are not enforced are omitted.
+// openLimits are the enforced limits of a sandbox. Other limits are omitted.
 type openLimits struct {
 	CPUMillicores        int64                `json:"cpu_millicores,omitempty" jsonschema_description:"thousandths of a processor"`
 	MemoryMB             int64                `json:"memory_mb,omitempty" jsonschema_description:"memory in MiB"`

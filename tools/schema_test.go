@@ -93,7 +93,7 @@ func TestSchemasArePortable(t *testing.T) {
 }
 
 // TestEveryFieldIsDescribed verifies that every field of Sandbox has a description, because the Dev UI shows them in
-// its form.
+// the form.
 func TestEveryFieldIsDescribed(t *testing.T) {
 	t.Parallel()
 	schema := core.InferSchemaMap(tools.Sandbox{})

@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// TestSnapshots verifies that an agent with snapshots can roll back its files, and that other agents do not have the
+// TestSnapshots verifies that an agent with snapshots can roll back the files, and that other agents do not have the
 // tools.
 func TestSnapshots(t *testing.T) {
 	t.Parallel()

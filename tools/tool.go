@@ -22,7 +22,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// tool is a tool of Workcell. Genkit rejects arguments that do not match the schema, and ends the run. Therefore, the
+// tool is a tool of Workcell. Genkit rejects arguments in conflict with the schema, and ends the run. Therefore, the
 // action Genkit runs accepts any JSON. Models see a different schema, which is inferred from the input type. Register
 // does not modify the tool, so several Generate calls can use one tool concurrently.
 type tool struct {
@@ -136,7 +136,7 @@ func refuses(code toolspec.Code) bool {
 		toolspec.CodeQuota}, code)
 }
 
-// refused records that a check refused a call, and returns the reason.
+// refused records the refusal of a call by a check, and returns the reason.
 func (b *binding) refused(ctx context.Context, fail *toolspec.Error) error {
 	if err := b.noteRefusal(ctx, fail); err != nil {
 		return err

@@ -22,7 +22,7 @@ type toolbox struct {
 	registry atomic.Pointer[api.Registry] // of the Genkit instance with the plugin; nil without Genkit
 	versions drivers.Versions             // cached versions of coding agents
 
-	rounds interrupt.Rounds[*interrupt.Job[any]] // interrupted calls that wait for their restart
+	rounds interrupt.Rounds[*interrupt.Job[any]] // interrupted calls, waiting for their restart
 
 	texts sync.Map // registered partials, by name
 	turns sync.Map // channels of the current turns of coding agents, by turn; closed when the turn ends

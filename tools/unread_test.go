@@ -50,7 +50,7 @@ func (b *babbler) again(broken ...string) { b.before, b.broken = len(b.Requests(
 // requests returns the number of requests since the restart.
 func (b *babbler) requests() int { return len(b.Requests()) - b.before }
 
-// TestUnreadableArguments verifies that a model gets an error and tries again if a Genkit plugin cannot parse its
+// TestUnreadableArguments verifies that a model gets an error and tries again if a Genkit plugin cannot parse the
 // arguments as a JSON object. Without the middleware, this error ends the run.
 func TestUnreadableArguments(t *testing.T) {
 	streamed := ai.WithStreaming(func(context.Context, *ai.ModelResponseChunk) error { return nil })

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// run runs the agent and returns its answer as the step's output.
+// run runs the agent and returns the answer as the step's output.
 func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	if ex.run.agents == nil {
 		return result{}, &Error{Code: CodeAgent, Message: "agents are not available"}
@@ -56,7 +56,7 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	return result{output: out.Output, has: true, last: true}, nil
 }
 
-// sharedSandbox returns the request for the sandbox the agent shares with its run. It returns false if the agent's file
+// sharedSandbox returns the request for the sandbox the agent shares with the run. It returns false if the agent's file
 // is unknown, or if the agent has no sandbox or a private one.
 func (b *agentBody) sharedSandbox() (session.Request, bool) {
 	if b.file == nil || b.file.Sandbox == nil {
@@ -103,7 +103,7 @@ func (a Agents) File(name string) (*frontmatter.Document, error) {
 	return a[name].Document(), nil
 }
 
-// RunAgent runs an agent with the model from its file.
+// RunAgent runs an agent with the model from the file.
 func (a Agents) RunAgent(ctx context.Context, name string, input map[string]any) (AgentOutput, error) {
 	if _, err := a.File(name); err != nil {
 		return AgentOutput{}, err

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// TestForAgent verifies that the workflow of an agent passes on its input and its answer. A coding agent continues a
+// TestForAgent verifies that the workflow of an agent passes on the input and its answer. A coding agent continues a
 // conversation only in its own run, because a caller's run may have many tasks.
 func TestForAgent(t *testing.T) {
 	t.Parallel()

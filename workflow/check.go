@@ -8,7 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// check validates everything that requires all steps to be known: the targets of steps and the paths expressions read.
+// check validates the parts with references between steps: the targets of steps and the paths expressions read.
 func (l *loader) check(wf *Workflow) {
 	for _, r := range l.reads {
 		l.checkPaths(r)

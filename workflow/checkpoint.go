@@ -15,7 +15,7 @@ import (
 
 // A checkpoint is a snapshot of each of the run's sandboxes. All snapshots have the same name, and the journal entry at
 // the end of a step contains it. If a run goes back to before a step, the sandboxes are rolled back, and later entries
-// do not count: the entry with which the run resumes contains the number of the last entry that counts.
+// do not count: the entry with which the run resumes contains the number of the last valid entry.
 
 // ErrNoCheckpoint means a run cannot go back to before a step.
 var ErrNoCheckpoint = errors.New("no checkpoint before the step")
@@ -36,7 +36,7 @@ func (ex *execution) checkpoint(ctx context.Context) (*Checkpoint, error) {
 	c := &Checkpoint{Name: fmt.Sprintf("%s%s.%d", rules.Checkpoint, ex.id, ex.visit)}
 	for _, s := range r.manager.InScope(r.scope().Scope()) {
 		name := s.Key().Name
-		if rules.IsIsolated(name) { // only its step uses it, and the step is over
+		if rules.IsIsolated(name) { // only the step uses it, and the step is over
 			continue
 		}
 		if err := keepSnapshot(ctx, s, c.Name); err != nil {
@@ -48,8 +48,8 @@ func (ex *execution) checkpoint(ctx context.Context) (*Checkpoint, error) {
 	return c, nil
 }
 
-// keepSnapshot creates a snapshot. It replaces a snapshot with the same name from a process that died before it could
-// record it. If there are too many snapshots, it removes the run's oldest one.
+// keepSnapshot creates a snapshot. It replaces a snapshot with the same name from a dead process without a record of
+// it. If there are too many snapshots, it removes the run's oldest one.
 func keepSnapshot(ctx context.Context, s *session.Session, name string) error {
 	_, err := s.Snapshot(ctx, name)
 	if !errors.Is(err, backend.ErrExists) && !errors.Is(err, backend.ErrCapacity) {
@@ -78,7 +78,7 @@ func makeRoom(ctx context.Context, s *session.Session, name string) error {
 	return s.RemoveSnapshot(ctx, list[i].Name)
 }
 
-// History returns the entries that count. If a run went back to before a step, the undone entries do not count.
+// History returns the valid entries. If a run went back to before a step, the undone entries are not valid.
 func History(entries []Entry) []Entry {
 	var kept []Entry
 	for _, e := range entries {
@@ -90,8 +90,8 @@ func History(entries []Entry) []Entry {
 	return kept
 }
 
-// Before returns the remaining journal of a run that goes back to before the latest execution of a top-level step, and
-// the checkpoint for that point. If the step was not reached, or if no checkpoint exists, the error wraps
+// Before returns the remaining journal of a run on the way back to before the latest execution of a top-level step, and
+// the checkpoint for this point. If the step was not reached, or if no checkpoint exists, the error wraps
 // ErrNoCheckpoint.
 func Before(entries []Entry, step string) ([]Entry, *Checkpoint, error) {
 	entries = History(entries)
@@ -127,7 +127,7 @@ func latest(entries []Entry) (*Checkpoint, error) {
 	return &Checkpoint{}, nil // before the first step, no sandbox exists
 }
 
-// pendingRollback returns the checkpoint to which a run was going back when its process died. No step has started
+// pendingRollback returns the checkpoint to which a run was going back when the process died. No step has started
 // since. Without such a checkpoint, it returns nil.
 func pendingRollback(entries []Entry) (*Checkpoint, error) {
 	for i := len(entries) - 1; i > 0 && entries[i].Kind == EventRunResumed; i-- {
@@ -138,9 +138,9 @@ func pendingRollback(entries []Entry) (*Checkpoint, error) {
 	return nil, nil
 }
 
-// ResumeFrom resumes a run from before the latest execution of a top-level step, with its sandboxes rolled back to that
-// point. The effects of that step and of later steps are undone, and the steps run again. The run must have been
-// created with `checkpoints: true`. It may have failed: a failed run of this kind has no end in its journal. Without a
+// ResumeFrom resumes a run from before the latest execution of a top-level step, with the sandboxes rolled back to this
+// point. The effects of the step and of later steps are undone, and the steps run again. The run must have been created
+// with `checkpoints: true`. It may have failed: a failed run of this kind has no end in the journal. Without a
 // checkpoint, the error wraps ErrNoCheckpoint.
 func (e *Engine) ResumeFrom(ctx context.Context, wf *Workflow, entries []Entry, step string) (*Result, error) {
 	if err := resumable(wf, entries); err != nil {
@@ -166,7 +166,7 @@ func (r *run) goBack(c *Checkpoint) {
 	}
 }
 
-// restorable verifies that the run can go back, before the later entries stop counting.
+// restorable returns an error if the run cannot go back. Call it before the later entries become invalid.
 func (r *run) restorable(ctx context.Context) error {
 	if r.checkpoint == nil || r.manager == nil || r.opts.Within != nil {
 		return nil
@@ -191,7 +191,7 @@ func cannotRestore(name string, err error) error {
 	return finalf(codeInternal, err, "cannot restore sandbox %s: %v", name, err)
 }
 
-// restore rolls the run's sandboxes back to a checkpoint. It removes sandboxes that did not exist then.
+// restore rolls the run's sandboxes back to a checkpoint. It removes newer sandboxes.
 func (r *run) restore(ctx context.Context) error {
 	if r.checkpoint == nil || r.manager == nil || r.opts.Within != nil {
 		return nil

@@ -38,7 +38,7 @@ func localManager(t *testing.T) *session.Manager {
 	return m
 }
 
-// TestCheckpoints verifies that a failed run can go back to before any of its steps repeatedly, and that its files are
+// TestCheckpoints verifies that a failed run can go back to before any of its steps repeatedly, and that the files are
 // restored.
 func TestCheckpoints(t *testing.T) {
 	t.Parallel()
@@ -333,7 +333,7 @@ func (j *diesAfter) Append(ctx context.Context, e workflow.Entry) error {
 	return err
 }
 
-// TestGoingBackIsCutOff verifies that a resumed run goes back if its process died before it went back. If going back
+// TestGoingBackIsCutOff verifies that a resumed run goes back if the process died before it went back. If going back
 // fails, the run loses no entries.
 func TestGoingBackIsCutOff(t *testing.T) {
 	t.Parallel()

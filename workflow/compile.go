@@ -52,7 +52,7 @@ func (o *object) optionalText(key string) *expr.Value {
 	return o.optional(key)
 }
 
-// expression compiles a scalar that is one expression or a condition. "${ … }" around it is allowed, because all other
+// expression compiles a scalar with one expression or a condition. "${ … }" around it is allowed, because all other
 // places require it.
 func (l *loader) expression(n *yamlnode.Node, what string, condition bool) *expr.Program {
 	if n.Kind != yamlnode.Scalar || yamlnode.IsNull(n) {
@@ -98,9 +98,9 @@ func (l *loader) assignments(n *yamlnode.Node, what string) []assignment {
 	return out
 }
 
-// shellCommand compiles the line for /bin/sh. A "${NAME}" that looks like a shell parameter is left to the shell. Every
+// shellCommand compiles the line for /bin/sh. A "${NAME}" in the form of a shell parameter is left to the shell. Every
 // other "${ … }" is an expression. shellCommand replaces it by a reference to an environment variable with the value,
-// so the shell never interprets data as code.
+// to prevent the shell from interpreting data as code.
 func (o *object) shellCommand() (text string, vars []assignment) {
 	n := o.at["command"]
 	segments, err := o.env.At(n, 0).Scan(o.text("command"), func(rest string) bool { return shellsOwn(o.env, rest) })
@@ -127,8 +127,8 @@ func (o *object) shellCommand() (text string, vars []assignment) {
 	return out.String(), vars
 }
 
-// shellsOwn reports whether the text after "${" is a shell parameter. A shell parameter is a name that is not one of
-// env's variables, directly after the brace and followed by a character the shell allows.
+// shellsOwn reports whether the text after "${" is a shell parameter. A shell parameter is a name other than env's
+// variables, directly after the brace and followed by a character the shell allows.
 func shellsOwn(env *expr.Env, s string) bool {
 	s = strings.TrimLeft(s, "#!")
 	end := len(parameter.FindString(s))

@@ -17,7 +17,7 @@ import (
 // that exceeds it is not recorded.
 const maxConversations = 64 << 20
 
-// record returns a context with which the step's agent records its conversation in the journal. If the run was
+// record returns a context with which the step's agent records the conversation in the journal. If the run was
 // interrupted during this attempt, the agent continues the recorded conversation. The returned function stops recording
 // and returns the journal's error.
 func (ex *execution) record(ctx context.Context) (context.Context, func() error) {
@@ -55,8 +55,7 @@ func (ex *execution) record(ctx context.Context) (context.Context, func() error)
 	}
 }
 
-// smallPart is the maximum size of a part that is always recorded, for example the part that reports no more parts are
-// recorded.
+// smallPart is the maximum size of an always recorded part, for example the part about the end of the recording.
 const smallPart = 1 << 10
 
 // isolatedName returns the name of an agent's isolated sandbox in this attempt. The name is the same in every process.

@@ -159,7 +159,7 @@ func TestConversationsContinue(t *testing.T) {
 	}
 }
 
-// TestContinueWithoutJournal verifies that a run that is resumed without a journal continues its conversations.
+// TestContinueWithoutJournal verifies that a run that is resumed without a journal continues the conversations.
 func TestContinueWithoutJournal(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")

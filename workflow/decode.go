@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// loader converts one file to a Workflow and collects its problems.
+// loader converts one file to a Workflow and collects the problems.
 type loader struct {
 	*yamlnode.Decoder
 	place
@@ -59,7 +59,7 @@ type object struct {
 	at   map[string]*yamlnode.Node
 }
 
-// object checks that n is a mapping without unknown keys. If n is not a mapping, the second result is false.
+// object requires a mapping without unknown keys. If n is not a mapping, the second result is false.
 func (l *loader) object(n *yamlnode.Node, what string, known ...string) (*object, bool) {
 	at, ok := l.Fields(n, what, known...)
 	return &object{l, n, what, at}, ok

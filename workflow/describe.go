@@ -28,6 +28,6 @@ func (wf *Workflow) InputSchema() map[string]any {
 		})
 		return map[string]any{"type": "object", "additionalProperties": uses}
 	}
-	schema, _ := expr.Clone(wf.input.raw).(map[string]any) // a clone has its original's type
+	schema, _ := expr.Clone(wf.input.raw).(map[string]any) // a clone has the original's type
 	return schema
 }

@@ -65,10 +65,10 @@ type Options struct {
 	// Workspace is a host directory copied into every new sandbox of a run. It overrides the workflow's workspace. If
 	// empty, the workflow's workspace applies.
 	Workspace string
-	// Retention is how long the sandboxes of a run are kept after its end. It overrides the workflow's retention. If
-	// zero, the workflow's retention applies.
+	// Retention is how long the sandboxes of a run are kept after the end. It overrides the workflow's retention. If zero,
+	// the workflow's retention applies.
 	Retention time.Duration
-	// Results is a host directory with one subdirectory per run. While a run is running or can be resumed, its
+	// Results is a host directory with one subdirectory per run. While a run is running or can be resumed, the
 	// subdirectory contains the initial files of its workspace. Afterwards it contains the run's outputs and patch. If
 	// empty, outputs and patch are only available in the Result.
 	Results string
@@ -80,9 +80,9 @@ type Options struct {
 	// snapshot. Use it if sandboxes outlive the run, for example with Within. With OnSnapshot, the run saves no outputs
 	// and no patch in Results. If nil, the snapshot is removed.
 	OnSnapshot func(*transfer.Snapshot)
-	// OnKept is called after the outputs and the patch of a run have been saved in Results and before its sandboxes are
-	// closed. Use it to copy them to another place. If it fails, the run stays unfinished and keeps its sandboxes. It
-	// may be nil.
+	// OnKept is called after the outputs and the patch of a run have been saved in Results and before the sandboxes are
+	// closed. Use it to copy them to another place. If it fails, the run stays unfinished and keeps the sandboxes. It may
+	// be nil.
 	OnKept func(ctx context.Context, runID string) error
 	// OnPull is called with the progress of image pulls for a run. It may be nil.
 	OnPull func(backend.PullProgress)
@@ -139,7 +139,7 @@ func (e *Engine) drive(ctx context.Context, r *run) (*Result, error) {
 }
 
 // Register registers a workflow as a Genkit flow with the workflow's id and input schema. The developer UI shows the
-// flow. Running the flow there or through genkit.ListFlows calls Run and streams its events.
+// flow. Running the flow there or through genkit.ListFlows calls Run and streams the events.
 func (e *Engine) Register(g *genkit.Genkit, wf *Workflow) error {
 	if genkit.LookupAction(g, api.NewKey(api.ActionTypeFlow, "", wf.ID)) != nil {
 		return fmt.Errorf("a flow named %s is already registered", wf.ID)

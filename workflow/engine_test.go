@@ -190,7 +190,7 @@ steps:
 		base, _ := session.BaseFromContext(ctx)
 		got = append(got, strings.Join([]string{name, session.SessionNameFromContext(ctx), base.Image, base.Retention.String()}, " "))
 		inputs = append(inputs, input)
-		input["n"] = "changed" // an agent may modify its input
+		input["n"] = "changed" // an agent may modify the input
 		return workflow.AgentOutput{}, nil
 	}), nil).Run(t.Context(), wf, map[string]any{"n": 1})
 	if err != nil {

@@ -17,9 +17,9 @@ var (
 	ErrInvalidInput = errors.New("invalid input")
 	// ErrLimit means a run exceeded a limit, for example max_steps, the items of a for_each, or its state size.
 	ErrLimit = errors.New("limit exceeded")
-	// ErrRecursion means a workflow was started inside its own run, or that runs are nested too deep.
+	// ErrRecursion means a workflow was started inside its own run, or runs are nested too deep.
 	ErrRecursion = errors.New("workflow recursion")
-	// ErrJournal means the journal could not store an entry. The run is interrupted, because all its actions must be
+	// ErrJournal means the journal could not store an entry. The run is interrupted, because all the actions must be
 	// recorded.
 	ErrJournal = errors.New("journal failed")
 )

@@ -18,13 +18,13 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Limits of a command's recorded output per stream. Truncated JSON is invalid, so a step that parses JSON keeps more.
+// Limits of a command's recorded output per stream. Truncated JSON is invalid, so a step with JSON output keeps more.
 const (
 	execHead = 64 << 10
 	execTail = 192 << 10
 	jsonKeep = 512 << 10 // head and tail each
-	// execGrace is how much longer than its timeout the step of a command may take. The sandbox kills the command at
-	// the timeout and then returns its output.
+	// execGrace is how much longer than the timeout the step of a command may take. The sandbox kills the command at the
+	// timeout and then returns the output.
 	execGrace = 5 * time.Second
 	// maxEnvValue is the kernel's maximum size of one environment variable, minus some room for its name.
 	maxEnvValue = 128<<10 - 1024
@@ -109,7 +109,7 @@ func (b *execBody) request(ctx context.Context, ex *execution) (sandbox.ExecRequ
 	return req, nil
 }
 
-// tooLarge returns the error for a value that is too large to pass to the command.
+// tooLarge returns the error for a value above the limits of a command.
 func (ex *execution) tooLarge(v *expr.Value, format string, args ...any) error {
 	e := failf(codeTooLarge, nil, format, args...)
 	if progs := v.Programs(); len(progs) > 0 { // literal values in the file are small
@@ -118,7 +118,7 @@ func (ex *execution) tooLarge(v *expr.Value, format string, args ...any) error {
 	return e
 }
 
-// open returns the step's sandbox. If no sandbox with its name is open, open creates one.
+// open returns the step's sandbox. If no sandbox with the name is open, open creates one.
 func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 	r := ex.run
 	if r.manager == nil {
@@ -138,7 +138,7 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 	return s, err
 }
 
-// openAsIs opens a sandbox with its existing configuration, because an agent may have opened it with other settings.
+// openAsIs opens a sandbox with the existing configuration, because an agent may have opened it with other settings.
 // Other programs may have written the sandbox's record. Therefore the request contains the recorded network only if the
 // workflow or one of its agents requests the same network.
 func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request) (*session.Session, bool, error) {
@@ -166,8 +166,8 @@ func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request
 }
 
 // sandboxRequest returns the request for a sandbox no agent has opened. name is the sandbox's name in the steps. The
-// request is the workflow's. If it has no image, the image and settings come from the first agent that shares the
-// sandbox. Without such an agent, the image is plain Debian.
+// request is the workflow's. If it has no image, the image and settings come from the first agent in the sandbox.
+// Without such an agent, the image is plain Debian.
 func (r *run) sandboxRequest(name string) session.Request {
 	req := r.base
 	if req.Image == "" {
@@ -222,7 +222,7 @@ func (b *execBody) judge(out sandbox.ExecResult) (result, error) {
 }
 
 // commandError returns the reason why a command counts as failed, or nil. allow_failure ignores exit codes and crashes
-// of the command. It does not ignore that the command was killed from outside.
+// of the command. It does not ignore a kill from outside.
 func commandError(out sandbox.ExecResult, forgiven bool) error {
 	suffix := ""
 	if out.Limit != "" {

@@ -43,13 +43,13 @@ type execution struct {
 	scope   *scope
 	path    string
 	visit   int
-	session string // name of the sandbox that "default" means in this step
+	session string // name of the default sandbox in this step
 
 	used     AgentOutput              // cost, usage, and evidence of the current attempt
 	attempts int                      // begun
 	losses   int                      // interrupted attempts before this one
 	started  int64                    // number of the journal entry with which the latest began
-	past     *transcript.Conversation // of the agent, in the attempt this one repeats; nil to begin at its start
+	past     *transcript.Conversation // of the agent, in the attempt this one repeats; nil to begin at the start
 }
 
 type handledKey struct{} // set in steps inside a step whose failures are handled by retry or on_error
@@ -64,7 +64,7 @@ type result struct {
 	end    bool           // the sequence ends here
 }
 
-// step runs one step with its retries and returns the index of the next step.
+// step runs one step with the retries and returns the index of the next step.
 func (r *run) step(ctx context.Context, sc *scope, s *step) (int, error) {
 	sc.visits[s.id]++
 	ex := &execution{step: s, run: r, scope: sc, path: sc.path + s.id, visit: sc.visits[s.id]}
@@ -109,7 +109,7 @@ func (ex *execution) skipped(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// undoVisit undoes the count of an execution, because max_visits only counts executions that really ran.
+// undoVisit undoes the count of an execution, because max_visits only counts real executions.
 func (ex *execution) undoVisit() {
 	ex.visit--
 	ex.scope.visits[ex.id]--
@@ -124,7 +124,7 @@ func (ex *execution) skip(ctx context.Context) (int, error) {
 }
 
 // attempt runs one attempt. The attempt counts against max_steps, is recorded before it starts, and has a separate
-// span. If the run was interrupted during this attempt, attempt repeats it, and an agent continues its conversation.
+// span. If the run was interrupted during this attempt, attempt repeats it, and an agent continues the conversation.
 func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (res result, err error) {
 	r := ex.run
 	if before.running { // it was counted when it first started, so repeated interruptions do not count
@@ -217,7 +217,8 @@ func (r *run) recovered(path string, err *error) {
 	}
 }
 
-// retries reports whether a failed attempt is retried. Failures that would repeat in the same way are not retried.
+// retries reports whether a failed attempt is retried. To avoid useless attempts, deterministic failures are not
+// retried.
 func (ex *execution) retries(ctx context.Context, err error, attempt int) bool {
 	e := asError(err, fallbackCode(ex.typ))
 	if e.Final || attempt >= ex.retry.attempts || ctx.Err() != nil {
@@ -236,7 +237,7 @@ func (ex *execution) retries(ctx context.Context, err error, attempt int) bool {
 	return true
 }
 
-// failedAttempt records a failure that will be retried and waits for the backoff.
+// failedAttempt records a failure before a retry and waits for the backoff.
 func (ex *execution) failedAttempt(ctx context.Context, attempt int, started time.Time, res result, err error) error {
 	e := Entry{Attempt: attempt, Status: StatusFailed, Error: ex.failure(err), Retry: true}
 	if err := ex.end(ctx, e, started, res); err != nil {

@@ -83,7 +83,7 @@ func (ex *execution) place() string {
 	return ex.path
 }
 
-// branch runs the steps of a branch or item and returns its output. In an isolated step, each branch without a named
+// branch runs the steps of a branch or item and returns the output. In an isolated step, each branch without a named
 // sandbox has a separate sandbox.
 func (ex *execution) branch(ctx context.Context, br branch, place string, extra map[string]any) (any, error) {
 	ref := br.sandbox

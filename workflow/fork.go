@@ -92,7 +92,7 @@ func (a *attempts) end(ctx context.Context) {
 	}
 }
 
-// dropForks removes the snapshots of a for_each after its end was recorded. Only an interrupted for_each needs them.
+// dropForks removes the snapshots of a for_each after the end was recorded. Only an interrupted for_each needs them.
 func (ex *execution) dropForks(ctx context.Context) {
 	b, ok := ex.body.(*fanBody)
 	if !ok || !b.fork || ex.run.manager == nil {
@@ -123,8 +123,8 @@ func (ex *execution) digest(attempt int) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// attempted adds the attempt to a place, so it differs from earlier attempts. If the run uses another run's sandboxes,
-// it also adds the run's id.
+// attempted adds the attempt to a place, to avoid conflicts with earlier attempts. If the run uses another run's
+// sandboxes, it also adds the run's id.
 func (ex *execution) attempted(place string, attempt int) string {
 	if attempt > 1 {
 		place += fmt.Sprintf("~%d", attempt)

@@ -1,7 +1,7 @@
 package workflow
 
 // edgesOf returns the possible successors of each step of a sequence. Node len(steps) is the end of the sequence. If an
-// error in a step hides its successors, every node is a possible successor.
+// error in a step hides the successors, every node is a possible successor.
 func edgesOf(seq *sequence) [][]int {
 	edges := make([][]int, len(seq.steps)+1)
 	anywhere := make([]int, len(seq.steps)+1)

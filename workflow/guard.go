@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// guard calls fn in a separate goroutine, so a call ignoring the end of its context cannot block the run. After grace,
-// the call is abandoned. Later effects of the call on the run's sandboxes end when the sandboxes are closed. A panic in
-// fn becomes an error.
+// guard calls fn in a separate goroutine, to prevent a call from blocking the run beyond the end of its context. After
+// grace, the call is abandoned. Later effects of the call on the run's sandboxes end when the sandboxes are closed. A
+// panic in fn becomes an error.
 func guard[T any](ctx context.Context, r *run, path string, fn func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T

@@ -70,7 +70,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestInterruptedSandbox verifies that an interrupted run keeps its sandbox and files, and that OnKept is called when
+// TestInterruptedSandbox verifies that an interrupted run keeps the sandbox and files, and that OnKept is called when
 // the resumed run ends.
 func TestInterruptedSandbox(t *testing.T) {
 	t.Parallel()

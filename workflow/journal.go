@@ -33,7 +33,7 @@ const (
 	StatusRunning   Status = "running"
 	StatusSucceeded Status = "succeeded"
 	StatusFailed    Status = "failed"
-	StatusSkipped   Status = "skipped" // its if was false
+	StatusSkipped   Status = "skipped" // the if was false
 )
 
 // Entry is one entry of a run's journal. It has one of the kinds run_started, run_resumed, step_started, step_progress,
@@ -50,14 +50,14 @@ type Entry struct {
 	Input    map[string]any `json:"input,omitempty"`    // run_started: validated input with defaults
 
 	// TraceParent is the span of this process's part of the run, in W3C format, for run_started and run_resumed. If
-	// another process resumes the run, its span links to it.
+	// another process resumes the run, the span links to it.
 	TraceParent string `json:"traceparent,omitempty"`
 
 	Path    string         `json:"path,omitempty"` // path with the enclosing steps: "each[3]/test", "checks.lint/run"
 	Step    string         `json:"step,omitempty"`
 	Type    Type           `json:"type,omitempty"`
 	Agent   string         `json:"agent,omitempty"`   // for steps of type agent
-	Visit   int            `json:"visit,omitempty"`   // execution number of the step in its scope, starting at 1
+	Visit   int            `json:"visit,omitempty"`   // execution number of the step in the scope, starting at 1
 	Attempt int            `json:"attempt,omitempty"` // starting at 1; 0 for a skipped step
 	Status  Status         `json:"status,omitempty"`
 	Repeats bool           `json:"repeats,omitempty"`    // step_started: repeats an interrupted attempt
@@ -71,12 +71,12 @@ type Entry struct {
 	Retry   bool           `json:"retry,omitempty"` // another attempt follows
 	Next    string         `json:"next,omitempty"`  // next step; if empty and Retry is false, the sequence ends
 
-	// Conversation is a part of an agent's conversation with its model, for step_progress. It is needed until the
-	// attempt has finished; afterwards a journal may omit it.
+	// Conversation is a part of an agent's conversation with the model, for step_progress. It is needed until the attempt
+	// has finished; afterwards a journal may omit it.
 	Conversation json.RawMessage `json:"conversation,omitempty"`
 
 	Checkpoint *Checkpoint `json:"checkpoint,omitempty"` // step_finished: saved state of the sandboxes
-	Behind     int64       `json:"behind,omitempty"`     // run_resumed: number of the last entry that counts; zero: all
+	Behind     int64       `json:"behind,omitempty"`     // run_resumed: number of the last valid entry; zero: all
 
 	// Evidence has an entry for each isolation and settings under which the attempt ran commands; step_finished.
 	Evidence []sandbox.Evidence `json:"evidence,omitempty"`
@@ -95,7 +95,7 @@ type Usage struct {
 	Estimated bool   `json:"estimated,omitempty"`  // some numbers do not come from the provider
 }
 
-// MarshalJSON encodes integral floats with a decimal point, so they are decoded as floats.
+// MarshalJSON encodes integral floats with a decimal point, to keep them floats after decoding.
 func (e Entry) MarshalJSON() ([]byte, error) {
 	type plain Entry
 	e.Output = pointed(e.Output)

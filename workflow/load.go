@@ -41,7 +41,7 @@ func whole(wf *Workflow, err error) (*Workflow, error) {
 	return wf, nil
 }
 
-// Check is like Load, but also returns a workflow with problems. Callers that report all problems of a file can call
+// Check is like Load, but also returns a workflow with problems. Callers reporting all problems of a file can call
 // CheckWorkspace and AsRoot of this workflow. The workflow must not be run.
 func Check(path string, opts *LoadOptions) (*Workflow, error) {
 	src, err := yamlnode.ReadUntrusted(path, maxFileBytes)

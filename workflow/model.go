@@ -60,7 +60,7 @@ type Workflow struct {
 	base      session.Request           // request for the run's sandboxes, unless an agent requests others
 	yield     time.Duration             // default yield_ms of agents; zero means the agents' default
 	workspace string                    // host directory to copy, as in the file
-	asRoot    bool                      // the file requests sandboxes that run as root
+	asRoot    bool                      // the file requests sandboxes with user root
 	sandboxAt map[string]*yamlnode.Node // nodes of the sandbox settings, by path
 	outputs   rules.Globs               // files to collect
 	outputsAt []*yamlnode.Node          // position of each output in the file
@@ -73,7 +73,7 @@ type Workflow struct {
 	all        []*step // in file order, nested steps after their enclosing step
 }
 
-// sequence is a list of steps that run sequentially.
+// sequence is a list of steps in sequential order.
 type sequence struct {
 	steps []*step
 	index map[string]int
@@ -148,7 +148,7 @@ type target struct {
 	at *yamlnode.Node
 }
 
-// onErrorContinue is the value of on_error that continues as after a success. No step has this id.
+// onErrorContinue is the value of on_error to continue as after a success. No step has this id.
 const onErrorContinue = "continue"
 
 // retry contains the number of attempts of a step and the wait between them. The wait doubles after each attempt, up to
@@ -229,7 +229,7 @@ type (
 	}
 )
 
-// assignment is a name with its value.
+// assignment is a name with the value.
 type assignment struct {
 	name  string
 	value *expr.Value

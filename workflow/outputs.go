@@ -35,9 +35,9 @@ func (o *object) outputs(wf *Workflow) {
 // Outputs returns the workflow's `outputs`.
 func (wf *Workflow) Outputs() []string { return slices.Clone(wf.outputs) }
 
-// collectResults collects and saves the run's outputs and patch while its sandboxes still exist. If a successful run
-// did not create its outputs, the run fails. If existing outputs cannot be collected or saved, the run does not end,
-// because only its sandboxes contain them.
+// collectResults collects and saves the run's outputs and patch while the sandboxes still exist. If a successful run
+// did not create the outputs, the run fails. If existing outputs cannot be collected or saved, the run does not end,
+// because only the sandboxes contain them.
 func (r *run) collectResults(ctx context.Context) {
 	made := r.collect(ctx)
 	stuck := isStranded(made) && r.opts.Within == nil
@@ -60,14 +60,14 @@ func (r *run) collectResults(ctx context.Context) {
 	}
 }
 
-// isStranded reports whether the run's results are still in its sandbox after collecting failed with err. They are not
+// isStranded reports whether the run's results are still in the sandbox after collecting failed with err. They are not
 // if the outputs were never created or the sandbox is lost.
 func isStranded(err error) bool {
 	var e *Error
 	return err != nil && !errors.Is(err, backend.ErrLost) && (!errors.As(err, &e) || e.Code != codeOutputs)
 }
 
-// collect reads the run's outputs and patch from its sandbox.
+// collect reads the run's outputs and patch from the sandbox.
 func (r *run) collect(ctx context.Context) error {
 	if r.manager == nil || r.workspace == nil && r.wf.outputs == nil {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// TestOutputsAndPatch verifies that the result of a run contains its outputs and patch, whether the run succeeded or
+// TestOutputsAndPatch verifies that the result of a run contains the outputs and patch, whether the run succeeded or
 // failed, and that no files stay on the host.
 func TestOutputsAndPatch(t *testing.T) {
 	t.Parallel()

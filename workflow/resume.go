@@ -27,13 +27,14 @@ var (
 
 // Resume resumes an interrupted run. entries is the run's journal, in order. Resume does not repeat finished steps; it
 // takes their outputs from the journal. It reruns the interrupted steps and reports this in their events. An
-// interrupted agent continues its conversation: it does not repeat recorded model answers or recorded tool calls. An
+// interrupted agent continues the conversation: it does not repeat recorded model answers or recorded tool calls. An
 // agent whose conversation was too large to record starts from the beginning, like all other steps. Resume kills
 // leftover processes in the run's sandboxes, except commands whose results are recorded. The run keeps its id. It finds
-// its sandboxes if the manager still has them or can adopt them. The run's timeout starts again.
+// the sandboxes if the manager still has them or can adopt them. The run's timeout starts again.
 //
 // If the run cannot be resumed, the result is nil and the error wraps ErrFinished, ErrChanged, or ErrBadJournal. Two
-// processes must not resume one run concurrently: a journal that checks Entry.Seq refuses the second process's entries.
+// processes must not resume one run concurrently: a journal with a check of Entry.Seq refuses the second process's
+// entries.
 func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Result, error) {
 	if err := resumable(wf, entries); err != nil {
 		return nil, err
@@ -73,7 +74,7 @@ func (wf *Workflow) checkInput(input map[string]any) (map[string]any, error) {
 	return checked, nil
 }
 
-// resumed returns the run for the journal entries that count.
+// resumed returns the run for the valid journal entries.
 func (e *Engine) resumed(ctx context.Context, wf *Workflow, entries []Entry) (*run, error) {
 	first := entries[0]
 	chain, _ := ctx.Value(chainKey{}).([]string)
@@ -97,7 +98,7 @@ func (e *Engine) resumed(ctx context.Context, wf *Workflow, entries []Entry) (*r
 	return r, nil
 }
 
-// resumable verifies that entries are a journal wf can resume.
+// resumable returns an error if wf cannot resume the journal.
 func resumable(wf *Workflow, entries []Entry) error {
 	if len(entries) == 0 || entries[0].Kind != EventRunStarted {
 		return fmt.Errorf("it does not begin with the start of a run: %w", ErrBadJournal)
@@ -132,12 +133,12 @@ type past struct {
 
 // visit is an unfinished execution of a step.
 type visit struct {
-	failed  int     // attempts that failed and would have been retried
+	failed  int     // failed attempts before a retry
 	running bool    // an attempt had started
-	starts  []int64 // numbers of the start entries, one per process that tried
+	starts  []int64 // numbers of the start entries, one per process
 	from    int64   // start entry to which the conversation belongs
 
-	conversation transcript.Conversation // conversation of the agent in that attempt
+	conversation transcript.Conversation // conversation of the agent in this attempt
 	stripped     bool                    // a part is missing, because the attempt has finished
 }
 
@@ -232,8 +233,8 @@ func (v *visit) converse(e Entry) error {
 	return v.conversation.Add(e.Conversation, e.Time)
 }
 
-// label returns a context that labels commands with their attempt: the run, the number of the attempt's start entry,
-// and the turn of its agent.
+// label returns a context to label commands with their attempt: the run, the number of the attempt's start entry, and
+// the turn of its agent.
 func (ex *execution) label(ctx context.Context, rec *transcript.Recorder) context.Context {
 	run, started := ex.run.result.RunID, ex.started
 	return sandbox.WithOrigin(ctx, func() string { return fmt.Sprintf("%s %d %d", run, started, rec.Turn()) })
@@ -260,7 +261,7 @@ func (p *past) endCommands(ctx context.Context, s *session.Session) error {
 	return errors.Join(s.KillCommands(ctx, ids)...)
 }
 
-// repeats reports whether the unfinished attempt started a command in its agent's latest turn or in a lost turn, and no
+// repeats reports whether the unfinished attempt started a command in the agent's latest turn or in a lost turn, and no
 // recorded result contains the command.
 func (v visit) repeats(id string, st sandbox.ExecStatus) bool {
 	var run string
@@ -274,7 +275,7 @@ func (v visit) repeats(id string, st sandbox.ExecStatus) bool {
 	return c == nil || start < v.from || turn >= c.Turns() && !slices.Contains(c.Execs(), st.ExecID)
 }
 
-// forgetInside deletes the records of steps inside a parallel or for_each, from all its executions.
+// forgetInside deletes the records of steps inside a parallel or for_each, from all the executions.
 func (p *past) forgetInside(path string) {
 	inside := func(other string) bool {
 		rest, ok := strings.CutPrefix(other, path)

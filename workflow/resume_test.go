@@ -64,7 +64,7 @@ steps:
       both: "${ steps.both.status }"
 `
 
-// later is a loop whose second iteration is retried, because its agent fails at the last item.
+// later is a loop whose second iteration is retried, because the agent fails at the last item.
 const later = `
 vars: {round: 0}
 steps:
@@ -325,7 +325,7 @@ func TestResumeRefuses(t *testing.T) {
 	}
 }
 
-// TestResumeAfterFailure verifies that a run fails again with the same error if its process died between the failure of
+// TestResumeAfterFailure verifies that a run fails again with the same error if the process died between the failure of
 // the last step and the end of the run.
 func TestResumeAfterFailure(t *testing.T) {
 	t.Parallel()

@@ -21,15 +21,15 @@ import (
 	"github.com/workcell-dev/workcell/session/transfer"
 )
 
-// errRunTimeout is the cause of the end of a run's context at its timeout.
+// errRunTimeout is the cause of the end of a run's context at the timeout.
 var errRunTimeout = fmt.Errorf("the run timed out: %w", context.DeadlineExceeded)
 
-// errStepTimeout is the cause of the end of a step's context at its timeout.
+// errStepTimeout is the cause of the end of a step's context at the timeout.
 var errStepTimeout = fmt.Errorf("the step timed out: %w", context.DeadlineExceeded)
 
 // ErrInterrupted interrupts a run if it is the cause of the end of the run's context (context.WithCancelCause). The run
-// then ends as if its process had died: nothing more is recorded, the sandboxes are kept, and the next process that
-// takes the run resumes it. The result's Unfinished wraps it.
+// then ends as if the process had died: nothing more is recorded, the sandboxes are kept, and the next process resumes
+// the run. The result's Unfinished wraps it.
 var ErrInterrupted = errors.New("the run was interrupted and can be resumed")
 
 // errSibling is the cause of the end of a branch's context if another branch failed.
@@ -58,7 +58,7 @@ type run struct {
 	checkpoint    *Checkpoint             // checkpoint to go back to, or nil
 	behind        int64                   // number of the last entry before the checkpoint
 
-	mu  sync.Mutex // guards seq and result.Evidence; held while an entry is written or an event is emitted, so they come in order
+	mu  sync.Mutex // guards seq and result.Evidence; held while an entry is written or an event is emitted, to keep their order
 	seq int64
 
 	result Result // written by execute and finalize; read after they have returned
@@ -102,7 +102,7 @@ func (r *run) span(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// execute runs the run, closes its sandboxes, and sets the result.
+// execute runs the run, closes the sandboxes, and sets the result.
 func (r *run) execute(ctx context.Context) (any, error) {
 	ctx, r.interrupt = context.WithCancelCause(ctx)
 	defer r.interrupt(nil)
@@ -114,7 +114,7 @@ func (r *run) execute(ctx context.Context) (any, error) {
 	return out, nil
 }
 
-// perform runs the steps. A panic in the engine becomes the run's error, so the sandboxes are closed.
+// perform runs the steps. A panic in the engine becomes the run's error, to ensure the cleanup of the sandboxes.
 func (r *run) perform(ctx context.Context) (out any, err error) {
 	defer r.recovered("", &err)
 	ctx, cancel := context.WithTimeoutCause(r.bind(ctx), r.wf.Timeout, errRunTimeout)
@@ -183,7 +183,7 @@ func (r *run) ended(ctx context.Context, err error) error {
 	return stop
 }
 
-// stopped returns the error of a context that has ended. If the context has not ended, it returns nil.
+// stopped returns the error of an ended context. If the context has not ended, it returns nil.
 func (r *run) stopped(ctx context.Context) *Error {
 	switch cause := context.Cause(ctx); {
 	case ctx.Err() == nil:
@@ -306,7 +306,7 @@ func (r *run) cleanUp(ctx context.Context) error {
 	return err
 }
 
-// record writes a journal entry and sets its number. A canceled run still records its entries. An interrupted run does
+// record writes a journal entry and sets the number. A canceled run still records the entries. An interrupted run does
 // not, because the interruption is not part of the run.
 func (r *run) record(ctx context.Context, e *Entry) error {
 	if r.opts.Journal == nil {
@@ -337,7 +337,7 @@ func (r *run) append(ctx context.Context, e Entry) (err error) {
 	return r.opts.Journal.Append(ctx, e)
 }
 
-// emit passes an event to OnEvent and to the caller that streams the flow. It recovers from their panics.
+// emit passes an event to OnEvent and to the streaming caller of the flow. It recovers from their panics.
 func (r *run) emit(ctx context.Context, ev Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -239,7 +239,7 @@ steps:
 	}
 }
 
-// TestRunClosesItsSandboxes verifies that every end of a run closes its sandboxes and no others.
+// TestRunClosesItsSandboxes verifies that every end of a run closes the sandboxes and no others.
 func TestRunClosesItsSandboxes(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)

@@ -14,11 +14,11 @@ import (
 )
 
 // scope contains the variables of the steps in one sequence. Only the goroutine running the sequence uses it. A branch
-// gets a copy of the scope, and only its output is kept.
+// gets a copy of the scope, and only the output is kept.
 type scope struct {
 	run     *run
 	path    string         // prefix of its steps' paths: "", "each[3]/", "checks.lint/"
-	session string         // name of the sandbox its steps share
+	session string         // name of the sandbox the steps share
 	steps   map[string]any // value of `steps` in expressions; entries are replaced, never modified
 	vars    map[string]any
 	extra   map[string]any // item and index
@@ -52,7 +52,7 @@ func (sc *scope) child(seq *sequence, path, session string, extra map[string]any
 	return c
 }
 
-// enter adds the steps of a sequence, so expressions can read steps that have not run yet.
+// enter adds the steps of a sequence, to allow expressions about steps before their execution.
 func (sc *scope) enter(seq *sequence) {
 	sc.visits, sc.held = map[string]int{}, map[string]int{}
 	for _, s := range seq.steps {
@@ -60,7 +60,7 @@ func (sc *scope) enter(seq *sequence) {
 	}
 }
 
-// leave releases the state size of a scope that has ended.
+// leave releases the state size of an ended scope.
 func (sc *scope) leave() {
 	total := 0
 	for _, n := range sc.held {

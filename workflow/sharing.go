@@ -20,16 +20,15 @@ type sandboxUser struct {
 	step *step
 }
 
-// sharing contains, for each sandbox of a run, the steps that use it.
+// sharing contains the users of each sandbox of a run.
 type sharing struct {
 	agents map[string][]sandboxUser // each agent once
-	first  map[string]*step         // the command or agent that certainly runs first; an empty step if unknown
+	first  map[string]*step         // the first command or agent; an empty step if unknown
 	unsure bool                     // some earlier step may be skipped or may run repeatedly
 }
 
-// checkSandboxes reports agents that share a sandbox but request different configurations, because the second agent
-// could not open the sandbox. It compares only fields both agents set. A field an agent does not set matches every
-// value.
+// checkSandboxes reports agents with a common sandbox but different configurations, because the second agent could not
+// open the sandbox. It compares only fields both agents set. A field an agent does not set matches every value.
 func (l *loader) checkSandboxes(wf *Workflow) {
 	users := sharing{agents: map[string][]sandboxUser{}, first: map[string]*step{}, unsure: wf.steps.start != 0}
 	users.collect(wf.steps, "sandbox "+record.DefaultName)
@@ -80,7 +79,7 @@ func (l *loader) checkAfterCommand(made session.Request, command *step, b sandbo
 	}
 }
 
-// collect finds the commands and agents that use each sandbox.
+// collect finds the commands and agents of each sandbox.
 func (sh *sharing) collect(seq *sequence, sandbox string) {
 	for _, s := range seq.steps {
 		name, shares := ownSandbox(sandbox, s.sandbox, "step "+s.id), false
@@ -123,7 +122,7 @@ func ownSandbox(around string, own sandboxRef, place string) string {
 	return around
 }
 
-// conflict returns the fields both agents set and that differ.
+// conflict returns the differing fields set by both agents.
 func conflict(a, b frontmatter.Sandbox, base session.Request) []string {
 	reqA, namedA := tools.RequestOver(a, base)
 	reqB, namedB := tools.RequestOver(b, base)

@@ -123,7 +123,7 @@ func scalarAt(n *yamlnode.Node, name string) string {
 }
 
 // tolerated returns the keys to accept for a step. It reports keys of other types, names their type, and accepts them
-// so they are not reported twice. If own is empty, the step's type is the problem, and all keys are accepted.
+// to avoid a second report. If own is empty, the step's type is the problem, and all keys are accepted.
 func (l *loader) tolerated(n *yamlnode.Node, own []string, what string) []string {
 	keys := slices.Clone(own)
 	for _, other := range stepTypes() {

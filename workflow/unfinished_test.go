@@ -21,7 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// TestUnfinished verifies that a run whose results cannot be saved does not end and keeps its sandbox. The resumed run
+// TestUnfinished verifies that a run whose results cannot be saved does not end and keeps the sandbox. The resumed run
 // collects the results. If the process then dies before the end is recorded, the results are still available.
 func TestUnfinished(t *testing.T) {
 	t.Parallel()
@@ -65,7 +65,7 @@ steps: [{id: make, type: exec, command: "echo new > a.txt; echo csv > r.csv"}]
 	}
 }
 
-// TestLostAtTheEnd verifies that a run fails and ends if its sandbox is lost before its results were collected, because
+// TestLostAtTheEnd verifies that a run fails and ends if the sandbox is lost before the results were collected, because
 // resuming could not collect them.
 func TestLostAtTheEnd(t *testing.T) {
 	t.Parallel()
@@ -94,8 +94,8 @@ func TestLostAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestInterruptedInAStep verifies that interrupting a run kills its running command, records nothing, and keeps its
-// sandbox, so the run is resumed as if its process had died.
+// TestInterruptedInAStep verifies that interrupting a run kills the running command, records nothing, and keeps the
+// sandbox, so the run is resumed as if the process had died.
 func TestInterruptedInAStep(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)

@@ -15,7 +15,7 @@ import (
 )
 
 // Workspace returns the host directory copied into the run's new sandboxes: `sandbox: {workspace: …}`, relative to the
-// workflow's file and below its directory. Without a workspace, Dir is empty.
+// workflow's file and below the directory. Without a workspace, Dir is empty.
 func (wf *Workflow) Workspace() transfer.Place {
 	within := filepath.Dir(wf.Path)
 	if wf.workspace == "" || filepath.IsAbs(wf.workspace) {
@@ -38,7 +38,7 @@ func (wf *Workflow) CheckWorkspace(ctx context.Context) error {
 	return frontmatter.Errors{wf.problem("workspace", fmt.Sprintf("workspace %s: %v", at.Dir, err))}
 }
 
-// AsRoot returns the position where the file requests sandboxes that run as root, or nil.
+// AsRoot returns the position where the file requests sandboxes with user root, or nil.
 func (wf *Workflow) AsRoot() *frontmatter.Error {
 	if !wf.asRoot {
 		return nil
@@ -46,8 +46,8 @@ func (wf *Workflow) AsRoot() *frontmatter.Error {
 	return wf.problem("user", "sandboxes run as root")
 }
 
-// CheckServices returns the problems that check finds with the services of the workflow's sandboxes, with their places
-// in the file.
+// CheckServices returns the problems found by check in the services of the workflow's sandboxes, with their places in
+// the file.
 func (wf *Workflow) CheckServices(check func([]sandbox.ServiceUse) frontmatter.Errors) error {
 	var found []error
 	for _, p := range check(wf.base.Egress.Services) {

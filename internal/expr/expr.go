@@ -2,8 +2,8 @@
 //
 // The language is CEL (https://cel.dev). An [Env] declares the variables. [Env.Compile] parses and type-checks one
 // expression, and [Env.Tree] a tree of values whose strings may contain "${ expression }". The results are immutable
-// and may be evaluated concurrently. Data is only substituted and never parsed again: a value that contains "${ … }"
-// stays unchanged.
+// and may be evaluated concurrently. Data is only substituted and never parsed again: a value with "${ … }" stays
+// unchanged.
 //
 // Every evaluation has limits for work, time, and the size of its result. If an expression exceeds a limit, the error
 // wraps [ErrLimit].
@@ -51,7 +51,7 @@ type Place struct {
 	Offset int            // offset in the scalar's value in bytes
 }
 
-// after returns the place that is the specified number of bytes later.
+// after returns the place the specified number of bytes later.
 func (p Place) after(bytes int) Place { return Place{p.Node, p.Offset + bytes} }
 
 // Error is a problem with an expression and its position.
@@ -69,8 +69,8 @@ func (e *Error) Unwrap() error { return e.Err }
 // Var declares a variable of an environment.
 type Var struct {
 	Name string
-	// Map declares that the variable is always a map with string keys, so more mistakes are detected at compile time.
-	// Otherwise the variable may have any type.
+	// Map declares the variable as a map with string keys, to allow more checks at compile time. Otherwise the variable
+	// may have any type.
 	Map bool
 }
 
@@ -130,7 +130,7 @@ func New(vars ...Var) (*Env, error) {
 	return &Env{vars: slices.Clone(vars), cel: env, most: bounds{costLimit, timeLimit}}, nil
 }
 
-// With returns an environment with more variables. An existing name keeps its declaration.
+// With returns an environment with more variables. An existing name keeps the declaration.
 func (e *Env) With(vars ...Var) (*Env, error) {
 	all := slices.Clone(e.vars)
 	for _, v := range vars {

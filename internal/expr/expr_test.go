@@ -159,7 +159,7 @@ func TestCondition(t *testing.T) {
 	if _, err := env.Condition(`size(input.list)`); err == nil || !strings.Contains(err.Error(), "must be true or false, not an int") {
 		t.Errorf("an int condition: %v", err)
 	}
-	p, err := env.Condition(`input.repo`) // its type is only known at run time
+	p, err := env.Condition(`input.repo`) // the type is only known at run time
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ type Path struct {
 	Places []Place
 }
 
-// Paths returns the paths the expression reads from its variables, each chain once with its full length.
+// Paths returns the paths the expression reads from the variables, each chain once with the full length.
 func (p *Program) Paths() []Path {
 	var out []Path
 	tree := p.ast.NativeRep()
@@ -64,7 +64,7 @@ func (p *Program) chain(e ast.NavigableExpr) (Path, bool) {
 	return Path{}, false
 }
 
-// extend adds a key. CEL's position of a selection is its dot, and the key follows one byte later.
+// extend adds a key. CEL's position of a selection is the dot, and the key follows one byte later.
 func (p *Program) extend(path Path, e ast.NavigableExpr, key string) Path {
 	offset := p.nodeOffset(e.ID())
 	if offset < len(p.src) && p.src[offset] == '.' {

@@ -34,7 +34,7 @@ type Program struct {
 	most  bounds
 }
 
-// interruptEvery is the number of iterations after which a running evaluation checks its context.
+// interruptEvery is the number of iterations after which a running evaluation checks the context.
 const interruptEvery = 16
 
 // Compile parses and type-checks one expression. The error is an [*Error].
@@ -129,7 +129,7 @@ func (p *Program) Kind() Kind {
 }
 
 // Eval evaluates the expression. vars must contain plain data from [Normalize] and must not change during the
-// evaluation. The result is plain data that shares no memory with vars. The error is an [*Error].
+// evaluation. The result is plain data and shares no memory with vars. The error is an [*Error].
 func (p *Program) Eval(ctx context.Context, vars map[string]any) (any, error) {
 	return p.eval(ctx, vars, newBudget())
 }

@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// Segment is a piece of text, or the inside of a "${ … }" with its byte offset in the string.
+// Segment is a piece of text, or the inside of a "${ … }" with the byte offset in the string.
 type Segment struct {
 	Text string
 	At   int // negative for text

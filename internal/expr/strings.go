@@ -11,7 +11,7 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
-// CEL's own string extensions are not used, because replace, join, and format build their result before its cost is
+// CEL's own string extensions are not used, because replace, join, and format build their result before the cost is
 // checked. For example, "s.replace('', s)" with 200 kB of data makes the process run out of memory. The functions here
 // compute the size of their result first.
 

@@ -23,9 +23,9 @@ type Value struct {
 // Of returns the value of an expression.
 func Of(p *Program) *Value { return &Value{text: []Segment{{prog: p}}} }
 
-// Template compiles a string that may contain "${ expression }". If the string is a single expression, its value keeps
-// its type. Otherwise the values are inserted into the text as formatted by [Text]. "$${" means the text "${". The
-// error is an [*Error].
+// Template compiles a string with optional "${ expression }" parts. If the string is a single expression, the value
+// keeps the type. Otherwise the values are inserted into the text as formatted by [Text]. "$${" means the text "${".
+// The error is an [*Error].
 func (e *Env) Template(s string) (*Value, error) {
 	if !utf8.ValidString(s) {
 		return nil, &Error{Place: e.at, Msg: "the text is not valid UTF-8"}
@@ -49,7 +49,7 @@ func (e *Env) Template(s string) (*Value, error) {
 	return v, nil
 }
 
-// Tree compiles the data of a YAML node, with expressions in its strings. It follows aliases. It calls fail for each
+// Tree compiles the data of a YAML node, with expressions in the strings. It follows aliases. It calls fail for each
 // problem; afterwards the value must not be used. The node must come from Format.Read of yamlnode.
 func (e *Env) Tree(n *yamlnode.Node, fail func(*yamlnode.Node, error)) *Value {
 	n = yamlnode.Follow(n)

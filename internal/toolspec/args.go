@@ -157,7 +157,7 @@ func arguments(in reflect.Value) []argument {
 }
 
 // DecodeInput decodes a model's arguments into In, a struct with `json` tags. It accepts harmless deviations (aliases,
-// numbers as text) and reports all other problems at once. A required text must not be empty, unless its type is
+// numbers as text) and reports all other problems at once. A required text must not be empty, unless the type is
 // *string.
 func DecodeInput[In any](raw json.RawMessage) (In, *Error) {
 	var in In

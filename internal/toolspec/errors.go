@@ -85,8 +85,8 @@ type Error struct {
 	Message     string `json:"message" jsonschema_description:"what went wrong"`
 	Remediation string `json:"remediation" jsonschema_description:"what to do about it"`
 	Retryable   bool   `json:"retryable" jsonschema_description:"the same call may succeed later"`
-	// Rule is the name of the rule that refused the call, for audit records. It is empty for other failures. The
-	// message also contains it.
+	// Rule is the name of the refusing rule, for audit records. It is empty for other failures. The message also contains
+	// it.
 	Rule string `json:"-"`
 }
 
@@ -179,8 +179,8 @@ func ErrorOf(err error) *Error {
 	return e
 }
 
-// hostAddress matches addresses of the host's network in error messages of an engine that could not reach a registry:
-// the addresses of its resolver, its proxy, or the engine itself.
+// hostAddress matches addresses of the host's network in error messages of an engine without access to a registry: the
+// addresses of its resolver, the proxy, or the engine itself.
 var hostAddress = regexp.MustCompile(`(\bon |\b(?:tcp|udp)[46]? |->)(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|\[[0-9A-Za-z:.%]+\])(?::[0-9]+)?`)
 
 // plainText returns the text of err without the operation and the driver, which mean nothing to a model.

@@ -93,7 +93,7 @@ func TestErrorOf(t *testing.T) {
 	}
 }
 
-// TestInstallErrors verifies that the error of a failed installation contains its exit code and the next step.
+// TestInstallErrors verifies that the error of a failed installation contains the exit code and the next step.
 func TestInstallErrors(t *testing.T) {
 	t.Parallel()
 	refused := func(rule string) []sandbox.EgressRefusal {

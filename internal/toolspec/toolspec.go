@@ -1,5 +1,5 @@
-// Package toolspec describes tools independently of the protocol that offers them: their definitions, the decoding of a
-// model's arguments, and the failures they return.
+// Package toolspec describes tools independently of their protocol: their definitions, the decoding of a model's
+// arguments, and the failures they return.
 package toolspec
 
 import (
@@ -71,7 +71,7 @@ func FailureOf(out any) *Error {
 	return nil
 }
 
-// Image is part of an output that may include a picture in addition to its JSON, for hosts that can show pictures.
+// Image is part of an output with an optional picture in addition to the JSON, for hosts with support for pictures.
 type Image struct {
 	MediaType string `json:"media_type,omitempty" jsonschema:"enum=image/png,enum=image/jpeg,enum=image/gif,enum=image/webp" jsonschema_description:"set if the file is an image, which comes with this answer; then contents is missing"`
 	Data      []byte `json:"-"`
@@ -84,7 +84,7 @@ func (i Image) images() []Image {
 	return []Image{i}
 }
 
-// Images is part of an output that may include several pictures in addition to its JSON.
+// Images is part of an output with optional pictures in addition to the JSON.
 type Images struct {
 	Pictures []Image `json:"-"`
 }
@@ -99,14 +99,14 @@ func ImagesOf(out any) []Image {
 	return nil
 }
 
-// DefinitionOf returns the definition of a tool from its types. In and Out are structs with `json`, `jsonschema`, and
+// DefinitionOf returns the definition of a tool from the types. In and Out are structs with `json`, `jsonschema`, and
 // `jsonschema_description` tags. Out must embed Result.
 func DefinitionOf[In, Out any](name, description string) Definition {
 	in, out := Schemas[In, Out]()
 	return Definition{Name: name, Description: description, Input: in, Output: out}
 }
 
-// Schemas infers the schemas of a tool. No field of the output is required, because a failed call returns only its
+// Schemas infers the schemas of a tool. No field of the output is required, because a failed call returns only the
 // error.
 func Schemas[In, Out any]() (input, output map[string]any) {
 	var in In

@@ -1,9 +1,9 @@
-// Package transcript records an agent's conversation with its model part by part, so another process can continue it.
+// Package transcript records an agent's conversation with the model part by part, so another process can continue it.
 // Recorded model answers are not requested again, and recorded tool calls are not repeated.
 //
-// A conversation is a sequence of parts in JSON. A turn is a model answer calling tools, with the messages that led to
-// it. A call is the result of one of these tool calls, recorded as soon as the tool has returned. An answer without
-// tool calls ends the conversation and is not recorded.
+// A conversation is a sequence of parts in JSON. A turn is a model answer calling tools, with the messages before it. A
+// call is the result of one of these tool calls, recorded as soon as the tool has returned. An answer without tool
+// calls ends the conversation and is not recorded.
 package transcript
 
 import (
@@ -46,7 +46,7 @@ type turn struct {
 	Keep         int               `json:"keep"`               // how many earlier messages begin the model's request
 	Messages     []json.RawMessage `json:"messages,omitempty"` // messages of the request after those
 	Answer       json.RawMessage   `json:"answer"`
-	Definition   string            `json:"definition,omitempty"` // digest of the agent, in its first turn
+	Definition   string            `json:"definition,omitempty"` // digest of the agent, in the first turn
 	InputTokens  int               `json:"input_tokens,omitempty"`
 	OutputTokens int               `json:"output_tokens,omitempty"`
 }
@@ -58,7 +58,7 @@ type call struct {
 	Result *ai.MultipartToolResponse `json:"result"`
 }
 
-// Conversation is a recorded conversation. The zero value is a conversation that has not started. It is not safe for
+// Conversation is a recorded conversation. The zero value is a conversation before the start. It is not safe for
 // concurrent use.
 type Conversation struct {
 	turns    int
@@ -266,7 +266,7 @@ func (c *Conversation) noteSandbox(req *ai.ToolRequest, res *ai.MultipartToolRes
 	case !strings.HasPrefix(req.Name, "sandbox_") || req.Name == toolspec.ToolRun:
 	case req.Name == toolspec.ToolClose && out["error"] == nil:
 		closed := text(in, "sandbox_id")
-		key, known := c.sandboxes[closed] // the agent's own sandbox may have been recorded before its id was known
+		key, known := c.sandboxes[closed] // the agent's own sandbox may have been recorded before the id was known
 		maps.DeleteFunc(c.sandboxes, func(id, k string) bool { return closed == "" || id == closed || known && k == key })
 	case req.Name == toolspec.ToolOpen && out["error"] == nil:
 		c.sandboxes[text(out, "sandbox_id")] = text(in, "session_key")

@@ -12,7 +12,7 @@ import (
 	"github.com/firebase/genkit/go/ai"
 )
 
-// Parts of a conversation with two calls in its first turn.
+// Parts of a conversation with two calls in the first turn.
 const (
 	ask    = `{"turn":{"number":1,"keep":0,"messages":[{"content":[{"text":"go"}],"role":"user"}],"answer":{"content":[{"toolRequest":{"name":"x","ref":"1"}},{"toolRequest":{"name":"y","ref":"2"}}],"role":"model"}}}`
 	one    = `{"call":{"turn":1,"ref":"1","result":{"output":{"exec_id":"exe_1"}}}}`
@@ -148,7 +148,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestSandboxesInUse verifies that a sandbox is in use until it is closed by its id or its session key.
+// TestSandboxesInUse verifies that a sandbox is in use until it is closed by the id or its session key.
 func TestSandboxesInUse(t *testing.T) {
 	t.Parallel()
 	use := func(turn int, tool, input, output string) []string {

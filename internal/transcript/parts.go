@@ -8,7 +8,7 @@ import (
 	"github.com/firebase/genkit/go/ai"
 )
 
-// RoleNote is the role of a Part that is not a message: its text describes a gap in the record.
+// RoleNote is the role of a Part without a message. The text describes a gap in the record.
 const RoleNote = "note"
 
 // Part is a part of a message, for people who read a conversation.

@@ -31,7 +31,7 @@ type Recorder struct {
 	write                   Write
 	claimed, sandboxClaimed atomic.Bool
 
-	// Interrupts reports whether a call that failed with err ends the agent's run, because a resumed run can repeat the
+	// Interrupts reports whether the failure err of a call ends the agent's run, because a resumed run can repeat the
 	// call. Set it before the recorder is used. If nil, no call does.
 	Interrupts func(ctx context.Context, err error) bool
 
@@ -40,7 +40,7 @@ type Recorder struct {
 	replay bool   // the latest turn's answer must be replayed
 	notice string // text for the model's next request
 	failed error  // error of write
-	ended  error  // error of the call that interrupted the run
+	ended  error  // error of the interrupting call
 	closed bool
 
 	definition string // digest of the agent
@@ -64,7 +64,7 @@ func With(ctx context.Context, r *Recorder) context.Context {
 }
 
 // Claim returns the recorder in ctx for a run of an agent, or nil. Only the first run gets the recorder: agents a tool
-// of the agent runs are part of that tool's call.
+// of the agent runs are part of the tool's call.
 func Claim(ctx context.Context, agent string) *Recorder {
 	r, _ := ctx.Value(recorderKey{}).(*Recorder)
 	if r == nil || r.agent != agent || !r.claimed.CompareAndSwap(false, true) {
@@ -83,7 +83,7 @@ func ClaimSandbox(ctx context.Context) *Recorder {
 	return r
 }
 
-// Sandbox returns the name of the run's isolated sandbox. The name is the same in every process that continues the run.
+// Sandbox returns the name of the run's isolated sandbox. All processes of the run use the same name.
 func (r *Recorder) Sandbox() string { return r.sandbox }
 
 // Turn returns the number of the latest turn. Without a recorder, it returns 0.
@@ -96,8 +96,8 @@ func (r *Recorder) Turn() int {
 	return r.past.turns
 }
 
-// Close stops recording. Tools that return later are not recorded. Close returns the error of a Write, or of the call
-// that interrupted the run.
+// Close stops recording. Later results of tools are not recorded. Close returns the error of a Write, or of the
+// interrupting call.
 func (r *Recorder) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,7 +105,7 @@ func (r *Recorder) Close() error {
 	return cmp.Or(r.failed, r.ended)
 }
 
-// Interrupted reports whether a call that failed with err interrupts the agent's run. Such a call is not recorded.
+// Interrupted reports whether the failure err of a call interrupts the agent's run. Such a call is not recorded.
 func (r *Recorder) Interrupted(ctx context.Context, err error) bool {
 	if r == nil || r.Interrupts == nil || !r.Interrupts(ctx, err) {
 		return false
@@ -119,7 +119,7 @@ func (r *Recorder) Interrupted(ctx context.Context, err error) bool {
 // Progress describes the record of earlier processes.
 type Progress struct {
 	Messages                  []*ai.Message // messages of the latest turn's model request; nil without a record
-	Turns, Calls              int           // answers that call tools, and calls with a result
+	Turns, Calls              int           // answers with tool calls, and calls with a result
 	InputTokens, OutputTokens int
 	Sandboxes                 []string  // session keys of sandboxes in use at the end; empty for the agent's own
 	Recorded                  time.Time // when the latest part was recorded
@@ -145,9 +145,9 @@ func (r *Recorder) Progress() (Progress, error) {
 	return p, nil
 }
 
-// Define sets the digest of everything that defines the agent. If the recorded conversation belongs to another
-// definition, for example because the prompt was edited, it is not continued. The agent and its record then start from
-// the beginning.
+// Define sets the digest of the agent's whole definition. If the recorded conversation belongs to another definition,
+// for example because the prompt was edited, it is not continued. The agent and its record then start from the
+// beginning.
 func (r *Recorder) Define(ctx context.Context, digest string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,7 +162,7 @@ func (r *Recorder) Define(ctx context.Context, digest string) error {
 // noticeKey marks messages from WithNotice in their metadata.
 const noticeKey = "workcell-notice"
 
-// WithNotice returns p with a last message to the model about a difference from its conversation.
+// WithNotice returns p with a last message to the model about a difference from the conversation.
 func WithNotice(p *ai.GenerateParams, text string) *ai.GenerateParams {
 	m := ai.NewUserTextMessage(text)
 	m.Metadata = map[string]any{noticeKey: true}
@@ -294,7 +294,7 @@ func (r *Recorder) recordTurn(ctx context.Context, req *ai.ModelRequest, resp *a
 	return r.add(ctx, part{Turn: t})
 }
 
-// tool replays the recorded result of a call, or runs the tool and records its result.
+// tool replays the recorded result of a call, or runs the tool and records the result.
 func (r *Recorder) tool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext) (*ai.MultipartToolResponse, error) {
 	r.mu.Lock()
 	turn, known := r.past.turns, r.past.results[p.Request.Ref]
@@ -342,7 +342,7 @@ func (r *Recorder) add(ctx context.Context, p part) error {
 	return nil
 }
 
-// giveUp records that the rest of the conversation is not recorded. The caller must hold r.mu.
+// giveUp records the end of the recording. The caller must hold r.mu.
 func (r *Recorder) giveUp(ctx context.Context, why string) error {
 	why = strings.ToValidUTF8(why[:min(len(why), 500)], "")
 	raw, err := json.Marshal(part{Lost: why})

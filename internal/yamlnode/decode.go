@@ -20,7 +20,7 @@ type Decoder struct {
 	*Source
 	First    int                                            // line of the file on which the YAML begins
 	Of       bool                                           // messages use "key of what" instead of "what.key"
-	Zero     bool                                           // allow 0 for numbers that are not pointers
+	Zero     bool                                           // allow 0 for numbers, except for pointers
 	Removed  map[string]string                              // hints for keys of earlier versions, by path
 	Without  []string                                       // keys to refuse although structs have them
 	Hook     func(n *Node, name string, to any) (done bool) // decodes special values; may be nil
@@ -30,7 +30,7 @@ type Decoder struct {
 	root     *Node
 }
 
-// NewDecoder returns a decoder for nodes of a file. line is the line on which its YAML begins.
+// NewDecoder returns a decoder for nodes of a file. line is the line on which the YAML begins.
 func NewDecoder(file, text string, line int) *Decoder {
 	return &Decoder{Source: newSource(file, text), First: line, At: map[string]*Node{}, Bad: map[string]bool{}}
 }

@@ -11,7 +11,7 @@ import (
 func CheckReferences(schema any) error {
 	switch schema := schema.(type) {
 	case map[string]any:
-		for _, key := range slices.Sorted(maps.Keys(schema)) { // so a file always has the same message
+		for _, key := range slices.Sorted(maps.Keys(schema)) { // to keep the message of a file stable
 			_, isText := schema[key].(string)
 			if isText && slices.Contains([]string{"$ref", "$dynamicRef", "$anchor", "$dynamicAnchor", "$id"}, key) {
 				return fmt.Errorf("%s is not supported, write the definition out", key)

@@ -38,7 +38,7 @@ func (s *Source) placeInBlock(n *Node, head string) (line, column int) {
 	row := strings.Count(head, "\n")
 	head = head[strings.LastIndexByte(head, '\n')+1:]
 	value := strings.Split(n.Value, "\n")
-	if i := n.Line + row; row < len(value) && i < len(s.lines) { // the block begins on the line after its header
+	if i := n.Line + row; row < len(value) && i < len(s.lines) { // the block begins on the line after the header
 		full := strings.TrimRight(s.lines[i], "\r")
 		if indent := len(full) - len(value[row]); indent >= 0 && strings.HasSuffix(full, value[row]) {
 			return i + 1, indent + 1 + utf8.RuneCountInString(head)

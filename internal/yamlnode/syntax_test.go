@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// TestPlaceOfSyntaxErrors verifies that malformed YAML is reported with its position and a hint.
+// TestPlaceOfSyntaxErrors verifies that malformed YAML is reported with the position and a hint.
 func TestPlaceOfSyntaxErrors(t *testing.T) {
 	t.Parallel()
 	flow := "close each { and ["

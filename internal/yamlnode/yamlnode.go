@@ -35,7 +35,7 @@ func ReadFile(path string, maxBytes int) ([]byte, error) {
 
 // ReadUntrusted is like ReadFile for a file in an untrusted directory, for example a cloned repository. See ReadFS.
 func ReadUntrusted(path string, maxBytes int) ([]byte, error) {
-	root, err := os.OpenRoot(filepath.Dir(path)) // links that lead outside are not followed
+	root, err := os.OpenRoot(filepath.Dir(path)) // links to the outside are not followed
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: errors.Unwrap(err)}
 	}
@@ -67,7 +67,7 @@ func ReadFS(fsys fs.FS, name, shown string, maxBytes int) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, int64(maxBytes)+1))
 }
 
-// Text returns the text of a file without its byte order mark. If the file is larger than maxBytes, is not valid UTF-8,
+// Text returns the text of a file without the byte order mark. If the file is larger than maxBytes, is not valid UTF-8,
 // or contains NUL bytes, Text returns a problem.
 func Text(src []byte, maxBytes int) (string, *hint.Problem) {
 	fail := func(at int, message, advice string) (string, *hint.Problem) {
@@ -106,7 +106,7 @@ type Format struct {
 	MergeKeys bool // merge keys are left to the caller
 }
 
-// Read parses the only document of a file and checks it as a whole. If the document is empty, or if its problems make
+// Read parses the only document of a file and checks it as a whole. If the document is empty, or if the problems make
 // it unsafe to walk, Read returns a nil node.
 func (f Format) Read(file string, src []byte) (*Decoder, *Node) {
 	text, problem := Text(src, f.MaxBytes)
@@ -171,7 +171,7 @@ func documents(text string) (first, second yaml.Node, err error) {
 const maxPlaced = 64 << 10
 
 // syntaxProblem returns the position of err. yaml.v3 reports only a line, often the line of the surrounding list or
-// mapping. The position is at the end of the shortest prefix of the text that causes the same error.
+// mapping. The position is at the end of the shortest prefix of the text with the same error.
 func syntaxProblem(text string, err error) *hint.Problem {
 	// yaml.v3 replaces line 0, so the compared line must not be 0.
 	fails := func(text string) bool {
@@ -271,7 +271,7 @@ func (c *checker) alias(n *Node, depth int) extent {
 		return extent{1, 1}
 	}
 	size, ok := c.sizes[n.Alias]
-	if !ok { // an anchor is always measured before its aliases
+	if !ok { // an anchor is always measured before the aliases
 		return extent{1, 1}
 	}
 	if depth+size.height > c.MaxDepth+1 {

@@ -1,4 +1,4 @@
-// Package journaltest contains the tests that every runstore.Store must pass.
+// Package journaltest contains the tests for every runstore.Store.
 package journaltest
 
 import (
@@ -406,7 +406,7 @@ func queries(t *testing.T, p Place) {
 	}
 }
 
-// totals verifies that a run has the usage of all its attempts, the reason of its latest failure, and its latest step.
+// totals verifies that a run has the usage of all the attempts, the reason of its latest failure, and its latest step.
 func totals(t *testing.T, p Place) {
 	j := p.Open(t)
 	cost := .25
@@ -520,7 +520,7 @@ func transcripts(t *testing.T, p Place) {
 	}
 }
 
-// largeTranscripts verifies that the oldest parts of a run are deleted when its kept conversations are too large.
+// largeTranscripts verifies that the oldest parts of a run are deleted when the kept conversations are too large.
 func largeTranscripts(t *testing.T, p Place) {
 	j := p.OpenKeeping(t)
 	seq := int64(1)

@@ -101,7 +101,7 @@ func (j *Journal) Close() error {
 	return nil
 }
 
-// Errors of entries that conflict with another process's entries.
+// Errors of entries in conflict with another process's entries.
 var (
 	errGap   = errors.New("the entry does not follow the run's last entry")
 	errTaken = errors.New("another process has resumed the run")
@@ -138,8 +138,8 @@ func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 }
 
 // Begin adds the first entry of a new run without an owner. In the same transaction it calls with, which may be called
-// repeatedly. Therefore a process that sees the run also sees the changes of with. The run's owner is empty until a
-// process takes the run.
+// repeatedly. Therefore a process with access to the run also sees the changes of with. The run's owner is empty until
+// a process takes the run.
 func (j *Journal) Begin(ctx context.Context, e workflow.Entry, note string,
 	with func(ctx context.Context, tx pgx.Tx) error) error {
 	data, _, err := runstore.Encode(e)
@@ -199,8 +199,8 @@ const progress = `, step = CASE WHEN $5::text = '' THEN step ELSE $5 END, error 
 	turns = turns + $10::bigint, calls = calls + $11::bigint, estimated = estimated OR $12::boolean,
 	cost = coalesce(cost + $13::double precision, cost, $13)`
 
-// endConversation returns the parts of a statement that delete parts of the conversations of the runs in locked, or
-// move them to the kept ones, of which they delete the oldest. Parts the same statement moves are never deleted.
+// endConversation returns the parts of a statement to delete parts of the conversations of the runs in locked, or move
+// them to the kept ones, of which they delete the oldest. Parts the same statement moves are never deleted.
 func (j *Journal) endConversation(which string) string {
 	end := `, part AS (DELETE FROM workcell.conversation WHERE ` + which + `
 	AND run IN (SELECT id FROM locked) RETURNING run, seq, path, data)`
@@ -250,7 +250,7 @@ func (j *Journal) appendChecked(ctx context.Context, e workflow.Entry, data, par
 	})
 }
 
-// guard verifies that the owner is not treated as dead. Without an owner, no verification is needed.
+// guard returns an error if the owner is treated as dead. Without an owner, no verification is needed.
 func (j *Journal) guard(ctx context.Context, tx pgx.Tx) error {
 	if j.owner == "" {
 		return nil
@@ -267,7 +267,7 @@ func lockRun(ctx context.Context, tx pgx.Tx, runID string) (last int64, owner st
 	return last, owner, err
 }
 
-// insert adds an entry to a locked run. The last entry ends the run. When an attempt has finished, insert deletes its
+// insert adds an entry to a locked run. The last entry ends the run. When an attempt has finished, insert deletes the
 // conversation or moves it to the kept ones. All statements are sent in one batch.
 func (j *Journal) insert(ctx context.Context, tx pgx.Tx, e workflow.Entry, data, part string) error {
 	batch := &pgx.Batch{}
@@ -298,7 +298,7 @@ func (j *Journal) insert(ctx context.Context, tx pgx.Tx, e workflow.Entry, data,
 }
 
 // Entries returns the entries of a run without the conversations of finished attempts. If the run is unknown, the error
-// wraps backend.ErrNotFound. If its entries cannot be read, the error wraps runstore.ErrDamaged.
+// wraps backend.ErrNotFound. If the entries cannot be read, the error wraps runstore.ErrDamaged.
 func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, error) {
 	list, err := j.EntriesAfter(ctx, runID, 0)
 	return runstore.Check(ctx, j, runID, list, err)
@@ -333,7 +333,7 @@ func collect[T any](ctx context.Context, j *Journal, scan pgx.RowToFunc[T], quer
 	return list, err
 }
 
-// PruneTranscripts deletes the kept conversations of attempts that finished before a time. It returns the number of
+// PruneTranscripts deletes the kept conversations of attempts with an end before a time. It returns the number of
 // deleted parts.
 func (j *Journal) PruneTranscripts(ctx context.Context, before time.Time) (int64, error) {
 	return j.db.Exec(ctx, `DELETE FROM workcell.transcript WHERE ended < $1`, before)
@@ -348,8 +348,8 @@ func scanEntry(row pgx.CollectableRow) (e workflow.Entry, err error) {
 	return runstore.Decode(data, part)
 }
 
-// Finish ends a run that will not be resumed, even if its entries are damaged: it appends an entry of kind
-// EventRunFinished. If the run has finished, Finish does nothing.
+// Finish ends a run for good, even if the entries are damaged: it appends an entry of kind EventRunFinished. If the run
+// has finished, Finish does nothing.
 func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error {
 	return j.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		last, _, err := lockRun(ctx, tx, runID)
@@ -408,7 +408,7 @@ SELECT pg_notify('`+channel+`', id) FROM taken`, runID, from, to, asked)
 	return runstore.NotTaken(r)
 }
 
-// AskCancel requests that the owner of a run cancels it. The owner sees the request in Run.Cancel.
+// AskCancel requests the cancellation of a run from the owner. The owner sees the request in Run.Cancel.
 func (j *Journal) AskCancel(ctx context.Context, runID string) error {
 	_, err := j.db.Exec(ctx, `WITH asked AS (UPDATE workcell.run SET cancel = true WHERE id = $1 RETURNING id)
 SELECT pg_notify('`+channel+`', id) FROM asked`, runID)
@@ -468,7 +468,7 @@ func (j *Journal) runs(ctx context.Context, which string, args ...any) ([]runsto
 	step, error, tokens_in, tokens_out, tokens_cached, turns, calls, estimated, cost FROM workcell.run`+which, args...)
 }
 
-// Prune deletes the runs that finished before a time, their entries, and older approval requests. It returns the number
+// Prune deletes the runs with an end before a time, their entries, and older approval requests. It returns the number
 // of deleted runs.
 func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
 	if _, err = j.db.Exec(ctx, `DELETE FROM workcell.approval WHERE asked < $1 AND answer > ''`, before); err == nil {

@@ -55,7 +55,7 @@ func closing[C interface{ Close() error }](t *testing.T, c C, err error) C {
 	return c
 }
 
-// TestWatch verifies that another process is notified at once about requests for a run and about its end.
+// TestWatch verifies that another process is notified at once about requests for a run and about the end.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)

@@ -1,6 +1,6 @@
 // Package runstore contains the common code of stores for the journals of workflow runs. With such a store, another
-// process can inspect and resume an interrupted run. Package workflow/journaltest contains the tests that every
-// implementation must pass.
+// process can inspect and resume an interrupted run. Package workflow/journaltest contains the tests for every
+// implementation.
 package runstore
 
 import (
@@ -29,9 +29,9 @@ type Run struct {
 	Outcome  workflow.Outcome `json:"outcome,omitempty"` // empty while Finished is zero
 	Owner    string           `json:"-"`                 // owner id of the current or latest process; see Lives
 	Note     string           `json:"-"`                 // note passed to For
-	Cancel   bool             `json:"-"`                 // a process has requested its cancellation
+	Cancel   bool             `json:"-"`                 // a process has requested the cancellation
 
-	Step    string         `json:"step,omitempty"`     // path of the step that started last
+	Step    string         `json:"step,omitempty"`     // path of the latest started step
 	Error   string         `json:"error,omitempty"`    // why the latest attempt or the run failed, on one line
 	Usage   workflow.Usage `json:"usage,omitzero"`     // total of the finished attempts
 	CostUSD *float64       `json:"cost_usd,omitempty"` // known cost of these attempts
@@ -42,7 +42,7 @@ type Query struct {
 	Limit    int                // maximum number of runs
 	Before   string             // Page.Next of the previous page; empty for the first page
 	Workflow string             // id of the workflow; empty for all
-	Outcomes []workflow.Outcome // an empty outcome is for runs that have not finished; nil for all
+	Outcomes []workflow.Outcome // an empty outcome is for unfinished runs; nil for all
 	Text     string             // part of the id, workflow, or error; ASCII letters match in both cases
 }
 
@@ -88,11 +88,11 @@ func (q Query) Page(list []Run, total int) Page {
 	return p
 }
 
-// Cursor returns Query.Before of the page that follows the run.
+// Cursor returns Query.Before of the page after the run.
 func (r Run) Cursor() string { return strconv.FormatInt(r.Started.UnixMicro(), 36) + "-" + r.ID }
 
-// Progress returns the parameters of statements that update a Run for an entry: step, error, the numbers of the usage,
-// and cost. An empty step keeps the previous step.
+// Progress returns the parameters of statements for the update of a Run by an entry: step, error, the numbers of the
+// usage, and cost. An empty step keeps the previous step.
 func Progress(e workflow.Entry) []any {
 	step, why, u := "", "", workflow.Usage{}
 	if e.Kind == workflow.EventStepStarted {
@@ -123,8 +123,8 @@ type Store interface {
 	// For must return the journal for runs of an owner from Join of the session store at the same location. note is for
 	// the process resuming these runs.
 	For(owner, note string) workflow.Journal
-	// Entries must return the entries of a run without the conversations of finished attempts. If the run is unknown,
-	// the error must wrap backend.ErrNotFound. If its entries cannot be read, the error must wrap ErrDamaged.
+	// Entries must return the entries of a run without the conversations of finished attempts. If the run is unknown, the
+	// error must wrap backend.ErrNotFound. If the entries cannot be read, the error must wrap ErrDamaged.
 	Entries(ctx context.Context, runID string) ([]workflow.Entry, error)
 	// EntriesAfter must return the entries of a run after a number, as Entries does. If there are none, it must return
 	// an empty list without an error, even for an unknown run.
@@ -132,11 +132,11 @@ type Store interface {
 	// Transcript must return the entries of kind EventStepProgress of a step, with their parts of the conversation. If
 	// the store keeps conversations, it must include those of finished attempts.
 	Transcript(ctx context.Context, runID, path string) ([]workflow.Entry, error)
-	// PruneTranscripts must delete the kept conversations of attempts that finished before a time. It must return the
-	// number of deleted parts.
+	// PruneTranscripts must delete the kept conversations of attempts with an end before a time. It must return the number
+	// of deleted parts.
 	PruneTranscripts(ctx context.Context, before time.Time) (int64, error)
-	// Finish must end a run that will not be resumed, even if its entries are damaged: it appends an entry of kind
-	// EventRunFinished. If the run has finished, Finish must do nothing.
+	// Finish must end a run for good, even if the entries are damaged: it appends an entry of kind EventRunFinished. If
+	// the run has finished, Finish must do nothing.
 	Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error
 	// Lives must report whether an owner is alive, like the session store at the same location.
 	Lives(ctx context.Context, owner string) (bool, error)
@@ -144,18 +144,17 @@ type Store interface {
 	// than from, the error must wrap backend.ErrExists. If the run is unknown or finished, the error must wrap
 	// backend.ErrNotFound.
 	Take(ctx context.Context, runID, from, to string) error
-	// AskCancel must request that the owner of a run cancels it. The owner sees the request in Run.Cancel.
+	// AskCancel must request the cancellation of a run from the owner. The owner sees the request in Run.Cancel.
 	AskCancel(ctx context.Context, runID string) error
 	// Runs must return a page of runs, newest first.
 	Runs(ctx context.Context, q Query) (Page, error)
 	// Run must return a run. If the run is unknown, the error must wrap backend.ErrNotFound.
 	Run(ctx context.Context, id string) (Run, error)
-	// Prune must delete the runs that finished before a time, and their entries. It must return the number of deleted
-	// runs.
+	// Prune must delete the runs with an end before a time, and their entries. It must return the number of deleted runs.
 	Prune(ctx context.Context, before time.Time) (int64, error)
 	// Delete must delete a finished run and its entries. If the run has not finished, Delete must do nothing.
 	Delete(ctx context.Context, runID string) error
-	// Ask must store a call waiting for approval. If its run is in the store, the call must be deleted with the run.
+	// Ask must store a call waiting for approval. If the run is in the store, the call must be deleted with the run.
 	Ask(ctx context.Context, a Approval) error
 	// Answer must store the answer to a call and delete the arguments. If the call already has an answer, Answer must
 	// change nothing and return an error wrapping backend.ErrExists. If the call is unknown, the error must wrap
@@ -168,15 +167,15 @@ type Store interface {
 	Close() error
 }
 
-// Watcher is a Store that is notified by the database about changes of a run or an approval request. Watch must call
+// Watcher is a Store with notifications of the database about changes of a run or an approval request. Watch must call
 // changed when it starts to listen, and soon after a process cancels, takes, or ends the run, or answers the request.
 // Extra calls of changed do no harm. Watch must return if ctx ends, or with an error if it cannot listen.
 type Watcher interface {
 	Watch(ctx context.Context, id string, changed func()) error
 }
 
-// News returns a channel that receives an element when a watch calls changed, and at intervals of about every. The
-// interval varies, so no process is always the first to poll. News restarts a failed watch. It works until ctx ends.
+// News returns a channel with an element for each call of changed, and at intervals of about every. The interval
+// varies, to avoid a fixed order of the polling processes. News restarts a failed watch. It works until ctx ends.
 func News(ctx context.Context, every time.Duration,
 	watches ...func(ctx context.Context, changed func()) error) <-chan struct{} {
 	news := make(chan struct{}, 1)
@@ -213,8 +212,7 @@ func News(ctx context.Context, every time.Duration,
 // lookWhenTold is the factor for the polling interval with a Watcher. Polling detects dead owners.
 const lookWhenTold = 10
 
-// Changes returns a channel that receives an element after each change of a run or an approval request, and at
-// intervals.
+// Changes returns a channel with an element after each change of a run or an approval request, and at intervals.
 func Changes(ctx context.Context, s Store, id string, every time.Duration) <-chan struct{} {
 	w, tells := s.(Watcher)
 	if !tells {
@@ -251,7 +249,7 @@ func AwaitCancel(ctx context.Context, s Store, runID string, cancel func()) {
 // ErrDamaged means the entries of one run cannot be read. Other runs are not affected. Finish ends this run.
 var ErrDamaged = errors.New("the journal of the run is damaged")
 
-// Encode returns an entry as JSON and, separately, its part of a conversation.
+// Encode returns an entry as JSON and, separately, the part of a conversation.
 func Encode(e workflow.Entry) (data, part string, err error) {
 	part, e.Conversation = string(e.Conversation), nil
 	raw, err := json.Marshal(e)
@@ -330,10 +328,10 @@ type Approval struct {
 	Tool     string          `json:"tool"`
 	Args     json.RawMessage `json:"arguments,omitempty"` // nil after the answer
 	Digest   string          `json:"digest"`              // hash of the tool and the arguments
-	Why      string          `json:"why"`                 // rule that requires the approval
+	Why      string          `json:"why"`                 // rule behind the approval
 	Asked    time.Time       `json:"asked"`
 	Until    time.Time       `json:"until"`
-	Owner    string          `json:"owner"` // process that waits; see Store.Lives
+	Owner    string          `json:"owner"` // waiting process; see Store.Lives
 	Reply
 }
 
@@ -341,7 +339,7 @@ type Approval struct {
 type Reply struct {
 	Answer string `json:"answer,omitempty"` // empty while the call waits
 	Note   string `json:"note,omitempty"`   // message for the caller
-	By     string `json:"by,omitempty"`     // name of the person or process that answered
+	By     string `json:"by,omitempty"`     // name of the answering person or process
 }
 
 // Values of Reply.Answer.
@@ -352,7 +350,7 @@ const (
 	Withdrawn   = "withdrawn" // the command ended, the time was over, or the process exited
 )
 
-// Value implements [driver.Valuer]. After the answer, the call is stored without its arguments.
+// Value implements [driver.Valuer]. After the answer, the call is stored without the arguments.
 func (a Approval) Value() (driver.Value, error) {
 	if a.Answer != "" {
 		a.Args = nil

@@ -189,7 +189,7 @@ SELECT seq, sum(octet_length(data)) OVER (ORDER BY seq DESC) AS size FROM transc
 }
 
 // Entries returns the entries of a run without the conversations of finished attempts. If the run is unknown, the error
-// wraps backend.ErrNotFound. If its entries cannot be read, the error wraps runstore.ErrDamaged.
+// wraps backend.ErrNotFound. If the entries cannot be read, the error wraps runstore.ErrDamaged.
 func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, error) {
 	list, err := j.EntriesAfter(ctx, runID, 0)
 	return runstore.Check(ctx, j, runID, list, err)
@@ -224,14 +224,14 @@ func (j *Journal) entries(ctx context.Context, query string, args ...any) (list 
 	return list, err
 }
 
-// PruneTranscripts deletes the kept conversations of attempts that finished before a time. It returns the number of
+// PruneTranscripts deletes the kept conversations of attempts with an end before a time. It returns the number of
 // deleted parts.
 func (j *Journal) PruneTranscripts(ctx context.Context, before time.Time) (int64, error) {
 	return j.f.Exec(ctx, `DELETE FROM transcript WHERE ended < ?`, before.UnixMicro())
 }
 
-// Finish ends a run that will not be resumed, even if its entries are damaged: it appends an entry of kind
-// EventRunFinished. If the run has finished, Finish does nothing.
+// Finish ends a run for good, even if the entries are damaged: it appends an entry of kind EventRunFinished. If the run
+// has finished, Finish does nothing.
 func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error {
 	return j.f.Tx(ctx, func(tx *sql.Tx) error {
 		var ended bool
@@ -275,7 +275,7 @@ func (j *Journal) Take(ctx context.Context, runID, from, to string) error {
 	return runstore.NotTaken(r)
 }
 
-// AskCancel requests that the owner of a run cancels it. The owner sees the request in Run.Cancel.
+// AskCancel requests the cancellation of a run from the owner. The owner sees the request in Run.Cancel.
 func (j *Journal) AskCancel(ctx context.Context, runID string) error {
 	_, err := j.f.Exec(ctx, `UPDATE run SET cancel = 1 WHERE id = ?`, runID)
 	return err
@@ -325,7 +325,7 @@ step, error, tokens_in, tokens_out, tokens_cached, turns, calls, estimated, cost
 	return list, err
 }
 
-// Prune deletes the runs that finished before a time, their entries, and older approval requests. It returns the number
+// Prune deletes the runs with an end before a time, their entries, and older approval requests. It returns the number
 // of deleted runs.
 func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
 	if _, err = j.f.Exec(ctx, `DELETE FROM approval WHERE asked < ? AND answer > ''`, before.UnixMicro()); err == nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// TestEndWithoutDatabase verifies that a worker whose runs wait for the database exits within half a minute plus its
-// grace, even if it has lost its lease before. Owner.Leave takes up to five seconds of that time.
+// TestEndWithoutDatabase verifies that a worker whose runs wait for the database exits within half a minute plus the
+// grace, even if it has lost the lease before. Owner.Leave takes up to five seconds of that time.
 func TestEndWithoutDatabase(t *testing.T) {
 	for name, before := range map[string]time.Duration{"told to end": 0, "lost its lease": time.Minute} {
 		t.Run(name, func(t *testing.T) {

@@ -76,7 +76,7 @@ func (q *Queue) putParts(ctx context.Context, runID, name string, r io.Reader) e
 }
 
 // Get writes a file of a run to w. If the file does not exist, the error wraps backend.ErrNotFound. If the file is
-// replaced during the read, Get returns an error. It detects this by the transaction that wrote the parts, because each
+// replaced during the read, Get returns an error. It detects this by the writing transaction of the parts, because each
 // part is read by a separate statement.
 func (q *Queue) Get(ctx context.Context, runID, name string, w io.Writer) error {
 	began := ""

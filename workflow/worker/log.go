@@ -25,8 +25,8 @@ const (
 	logLookEvery = 5 * time.Second
 )
 
-// Log is a process's log of a run for users. It is an io.Writer that never fails. Text that cannot be written is
-// dropped, because a run must not wait for its observers. It is safe for concurrent use.
+// Log is a process's log of a run for users. It is an io.Writer without errors. To avoid waiting for observers, it
+// drops text after a failed write. It is safe for concurrent use.
 type Log struct {
 	q    *Queue
 	run  string
@@ -39,7 +39,7 @@ type Log struct {
 	ended   bool // the run has ended
 }
 
-// NewLog returns a Log that appends to the log of a run until it is closed.
+// NewLog returns a Log for the log of a run. The caller must close it.
 func (q *Queue) NewLog(ctx context.Context, runID string) *Log {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l := &Log{q: q, run: runID, stop: stop, done: make(chan struct{})}
@@ -63,7 +63,7 @@ func (l *Log) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// End records that the run has ended. FollowLog sees this with the last lines.
+// End records the end of the run. FollowLog sees this with the last lines.
 func (l *Log) End() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,13 +106,13 @@ func (l *Log) flush(ctx context.Context, last bool) {
 }
 
 // appendLog adds lines to the log of a run. The lock serializes the writers of a run, so their ids are committed in
-// order: a reader that has seen an id never misses a lower one.
+// order: a reader of an id never misses a lower one.
 const appendLog = `WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended('workcell.run_log ' || $1::text, 0))),
 added AS (INSERT INTO workcell.run_log (run, text, ended) SELECT $1::text, $2::text, $3::boolean FROM turn RETURNING run)
 SELECT pg_notify('` + logChannel + `', run) FROM added`
 
 // ReadLog returns the text after a position in the log of a run and the new position. Position 0 is the beginning.
-// ended reports whether a process has written that the run ended.
+// ended reports whether a process has written the end of the run.
 func (q *Queue) ReadLog(ctx context.Context, runID string,
 	after int64) (text string, place int64, ended bool, err error) {
 	err = q.db.Do(ctx, func(ctx context.Context, c postgres.Queryer, _ bool) error {

@@ -1,10 +1,10 @@
-// Package worker executes workflow runs in worker processes on any host that can connect to the PostgreSQL database.
-// Workers also resume runs whose process died.
+// Package worker executes workflow runs in worker processes on any host with access to the PostgreSQL database. Workers
+// also resume runs whose process died.
 //
-// A [Queue] contains the runs that wait for a worker, and their files. [Queue.Add] adds a run, and [Queue.Work]
-// executes runs. A row of the queue only names the worker that should try a run next. As for all runs, the journal
-// decides which process has a run: a run has one owner, and the owner has a lease. A worker that takes a row checks the
-// run first, because the run may have ended or may have a living owner.
+// A [Queue] contains the runs waiting for a worker, and their files. [Queue.Add] adds a run, and [Queue.Work] executes
+// runs. A row of the queue only names the next worker for a run. As for all runs, the journal decides which process has
+// a run: a run has one owner, and the owner has a lease. A worker checks the run of a row first, because the run may
+// have ended or may have a living owner.
 package worker
 
 import (
@@ -64,7 +64,7 @@ type Queue struct {
 // queueChannel is notified when runs become due.
 const queueChannel = "workcell_queue"
 
-// Open connects to a database URL, for example postgres://user@host/database, and updates its tables.
+// Open connects to a database URL, for example postgres://user@host/database, and updates the tables.
 func Open(ctx context.Context, url string) (*Queue, error) {
 	j, err := pgjournal.Open(ctx, url)
 	if err != nil {
@@ -87,15 +87,15 @@ func (q *Queue) Close() {
 // Journal returns the journals of the runs.
 func (q *Queue) Journal() *pgjournal.Journal { return q.journal }
 
-// Add adds a run to the queue. e is the entry from [workflow.Workflow.Begin], and note is for the process that takes
-// the run. When Add returns nil, the run is in the journal, and a worker will try it.
+// Add adds a run to the queue. e is the entry from [workflow.Workflow.Begin], and note is for the next process of the
+// run. When Add returns nil, the run is in the journal, and a worker will try it.
 func (q *Queue) Add(ctx context.Context, e workflow.Entry, note string) error {
 	return q.journal.Begin(ctx, e, note, func(ctx context.Context, tx pgx.Tx) error {
 		return enqueue(ctx, tx, e.RunID)
 	})
 }
 
-// Hand adds a run to the queue interrupted in another process, and replaces its note. If the run has another owner by
+// Hand adds a run to the queue interrupted in another process, and replaces the note. If the run has another owner by
 // now or has finished, the error wraps backend.ErrExists.
 func (q *Queue) Hand(ctx context.Context, r runstore.Run, note string) error {
 	return q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
@@ -127,13 +127,13 @@ func (q *Queue) Has(ctx context.Context, runID string) (has bool, err error) {
 	return has, err
 }
 
-// Leave removes an unfinished run from the queue, so no worker tries it again. The run can still be resumed or
+// Leave removes an unfinished run from the queue, to prevent further attempts. The run can still be resumed or
 // canceled.
 func (q *Queue) Leave(ctx context.Context, runID string) error {
 	return q.exec(ctx, `DELETE FROM workcell.queued WHERE run = $1`, runID)
 }
 
-// Hurry makes a run due that is waiting for its next attempt.
+// Hurry makes a waiting run due.
 func (q *Queue) Hurry(ctx context.Context, runID string) error {
 	return q.exec(ctx, `WITH due AS (
 	UPDATE workcell.queued SET not_before = now() WHERE run = $1 AND not_before > now() RETURNING run)

@@ -24,7 +24,7 @@ const (
 	pollEvery  = 5 * time.Second  // polling interval of the queue without notifications
 	againAfter = 10 * time.Second // pause between two attempts to execute a run
 
-	// A worker exits within half a minute, even without its database: after stopTimeout and the time of Owner.Leave.
+	// A worker exits within half a minute, even without the database: after stopTimeout and the time of Owner.Leave.
 	stopTimeout    = 15 * time.Second // for its runs
 	releaseTimeout = 10 * time.Second // for Carry to give up a run
 )
@@ -45,7 +45,7 @@ type Options struct {
 }
 
 // Work executes runs of the queue until ctx ends. Then it takes no more runs, waits for its runs up to Options.Grace,
-// and interrupts the remaining ones, which other workers resume. It returns when it has no runs. If that takes more
+// and interrupts the remaining ones, which other workers resume. It returns when it has no runs. If this takes more
 // than 15 s, for example without the database, Work returns an error, and its runs are free after their leases have
 // expired.
 func (q *Queue) Work(ctx context.Context, o Options) error {
@@ -156,12 +156,12 @@ func (w *runWorker) giveBack(ctx context.Context, id string, after time.Duration
 SELECT pg_notify('`+queueChannel+`', '') FROM free WHERE not_before <= now()`, id, w.self, after)
 }
 
-// end waits for the runs of a worker and interrupts runs that take longer than Grace. When ctx ends, it soon stops
-// waiting: if the database is down, the runs are free after their leases have expired.
+// end waits for the runs of a worker and interrupts runs after Grace. When ctx ends, it soon stops waiting: if the
+// database is down, the runs are free after their leases have expired.
 func (w *runWorker) end(ctx context.Context, interrupt context.CancelCauseFunc) error {
 	patience := time.AfterFunc(w.o.Grace, func() { interrupt(workflow.ErrInterrupted) })
 	defer patience.Stop()
-	timeout := time.NewTimer(w.o.Grace + 8*stopTimeout) // if it only lost its lease
+	timeout := time.NewTimer(w.o.Grace + 8*stopTimeout) // if it only lost the lease
 	defer context.AfterFunc(ctx, func() { timeout.Reset(w.o.Grace + stopTimeout) })()
 	ended := make(chan struct{})
 	go func() {
@@ -195,8 +195,8 @@ func (w *runWorker) work(id string) {
 	}
 }
 
-// ended records the end of a run in its log, deletes its Needed file, and removes it from the queue. If a run left the
-// queue before its end, its file is kept.
+// ended records the end of a run in the log, deletes the Needed file, and removes it from the queue. If a run left the
+// queue before the end, the file is kept.
 func (q *Queue) ended(ctx context.Context, runID string) error {
 	r, err := q.journal.Run(ctx, runID)
 	if err == nil && r.Finished.IsZero() {
@@ -216,7 +216,7 @@ func (q *Queue) ended(ctx context.Context, runID string) error {
 	return q.Leave(ctx, runID)
 }
 
-// try executes a run that has not ended and has no living owner.
+// try executes an unfinished run without a living owner.
 func (w *runWorker) try(ctx context.Context, id string) (ended bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -285,7 +285,7 @@ func (q *Queue) Carry(ctx context.Context, r runstore.Run, owner string, lost <-
 	return errors.Join(err, q.release(ctx, r.ID, owner, lost))
 }
 
-// release gives up an unfinished run, because its owner may continue to live. A lost owner could not release its
+// release gives up an unfinished run, because the owner may continue to live. A lost owner could not release the
 // sandboxes, and its lease is renewed when the server starts. To free the sandboxes, release ends such an owner first.
 // It waits for the server, but at most releaseTimeout after the end of ctx: then the owner ends, and the run is free
 // after the lease.

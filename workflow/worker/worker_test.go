@@ -335,7 +335,7 @@ func TestCancelAskedBetween(t *testing.T) {
 	}
 }
 
-// TestLostClaim verifies that a run is executed even if a dead worker has claimed its row, or if the row's not_before
+// TestLostClaim verifies that a run is executed even if a dead worker has claimed the row, or if the row's not_before
 // comes from a clock that was ahead.
 func TestLostClaim(t *testing.T) {
 	t.Parallel()
