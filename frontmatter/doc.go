@@ -1,6 +1,6 @@
 // Package frontmatter reads the sandbox settings of dotprompt files.
 //
-// A file requests a sandbox in the frontmatter, in a short or a full form:
+// A file requests a sandbox in its frontmatter, in a short or a full form:
 //
 //	---                               ---
 //	model: googleai/gemini-2.5-flash  model: googleai/gemini-2.5-flash

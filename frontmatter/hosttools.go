@@ -5,5 +5,5 @@ import "github.com/workcell-dev/workcell/internal/rules"
 // HostTools is the value of `host_tools:`, the host tools sandboxed code may call.
 type HostTools = rules.Tools
 
-// HostTool is a rule of HostTools. It allows tools.
+// HostTool is a rule of HostTools to allow tools.
 type HostTool = rules.Tool

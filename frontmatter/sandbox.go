@@ -120,7 +120,7 @@ type Sandbox struct {
 	// Outputs are the patterns of workspace files to collect after a run of the agent. Modes code, script, and
 	// executor.
 	Outputs []string `json:"outputs,omitzero" jsonschema_description:"files below /workspace that the agent creates, as patterns; ? at the end: optional"`
-	// Ports are named ports programs in the sandbox listen on, for users of `workcell sandbox forward`. Code mode only.
+	// Ports are the named ports of programs in the sandbox, for users of `workcell sandbox forward`. Code mode only.
 	Ports map[string]int64 `json:"ports,omitzero" jsonschema_description:"code mode: names of the ports that programs in the sandbox listen on; sandbox_open returns them"`
 	// Snapshots gives the agent the tools sandbox_snapshot and sandbox_rollback. Code mode only.
 	Snapshots bool `json:"snapshots,omitempty" jsonschema_description:"code mode: whether the agent may create snapshots of /workspace and roll back to them"`
@@ -231,7 +231,7 @@ type Network struct {
 // Hosts lists hosts sandboxed code can connect to through the host process. It is the same type as sandbox.Egress.
 type Hosts = rules.Hosts
 
-// ServiceUse is an HTTP service of the operator code can call. It is the same type as sandbox.ServiceUse.
+// ServiceUse is an operator's HTTP service for sandboxed code. It is the same type as sandbox.ServiceUse.
 type ServiceUse = rules.ServiceUse
 
 // Environment is the software to install in a sandbox. It is the same type as session.Environment.
@@ -465,7 +465,7 @@ func (c *checker) hostTools(s Sandbox) {
 	c.AddBelow("host_tools.", s.HostTools.Problems())
 }
 
-// modes reports fields the mode would ignore.
+// modes reports fields without an effect in the mode.
 func (c *checker) modes(s Sandbox) {
 	c.oneOf("keep", s.Keep, KeepWorkspace)
 	if s.Keep != "" && s.Session != SessionUser {

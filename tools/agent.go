@@ -94,7 +94,7 @@ type AgentResult struct {
 	// failed.
 	Evidence []sandbox.Evidence
 
-	// Executor is the result of the coding agent instead of the model, with the cost. It is nil in other modes.
+	// Executor is the result of the coding agent, with the cost. It is nil in other modes.
 	Executor *ExecutorResult
 }
 
@@ -211,9 +211,9 @@ func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 	return res, err
 }
 
-// recorded returns a copy of req recording the conversation, if ctx has a recorder for the agent. If an earlier process
-// recorded part of the conversation, the copy continues after it, and the recorded turns count towards the limit. If
-// ctx has no recorder, recorded returns an unchanged copy.
+// recorded returns a copy of req with hooks to record the conversation, if ctx has a recorder for the agent. If an
+// earlier process recorded part of the conversation, the copy continues after it, and the recorded turns count towards
+// the limit. If ctx has no recorder, recorded returns an unchanged copy.
 func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions,
 	w *watcher) (*ai.GenerateActionOptions, error) {
 	out := *req
@@ -256,7 +256,7 @@ func (o *opening) evidence() []sandbox.Evidence {
 
 type (
 	openingKey struct{} // holds the *opening of an agent's run
-	agentKey   struct{} // holds the *Agent running
+	agentKey   struct{} // holds the running *Agent
 )
 
 // noteOpened stores the result of an attempt for the agent of ctx. It does nothing if ctx has no agent.

@@ -15,7 +15,7 @@
 //
 // # Basic usage
 //
-// Use the plugin as middleware of a Generate call, with any model with support for tool calls:
+// Use the plugin as middleware of a Generate call. The model must support tool calls:
 //
 //	resp, err := genkit.Generate(ctx, g,
 //		ai.WithModelName("googleai/gemini-2.5-flash"),
@@ -44,8 +44,8 @@
 //	ctx = session.WithRun(ctx, run)
 //	defer manager.CloseScope(ctx, run.Scope())
 //
-// The session of a Genkit agent (go/genkit/exp) is a run without an end. All turns and sub-agents of the session use
-// the same sandbox until the idle timeout. Specify the user with session.WithUser. Without a user, any client with the
+// The session of a Genkit agent (go/genkit/exp) is an open-ended run. All turns and sub-agents of the session use the
+// same sandbox until the idle timeout. Specify the user with session.WithUser. Without a user, any client with the
 // session's id could use the sandbox. To prevent this, ids from other sources than Genkit are refused. If a call is
 // canceled, the processes it started in the sandboxes are killed.
 //

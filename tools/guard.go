@@ -195,8 +195,8 @@ func output(e *toolspec.Error) *ai.MultipartToolResponse {
 func oneLine(text string) string { return sanitize.OneLine(text, 600) }
 
 // withoutNarration returns a copy of m without the text, if m also calls tools and the request has an output format. It
-// returns nil if nothing must be removed. Genkit validates every answer against the output schema, even answers only
-// call tools. Without this, a text such as "I run the tests first" next to a call would end the run.
+// returns nil if nothing must be removed. Genkit validates every answer against the output schema, even answers with
+// only tool calls. Without this, a text such as "I run the tests first" next to a call would end the run.
 func withoutNarration(req *ai.ModelRequest, m *ai.Message) *ai.Message {
 	if req.Output == nil || req.Output.Format == "" || req.Output.Format == ai.OutputFormatText {
 		return nil

@@ -19,8 +19,7 @@ var (
 	ErrLimit = errors.New("limit exceeded")
 	// ErrRecursion means a workflow was started inside its own run, or runs are nested too deep.
 	ErrRecursion = errors.New("workflow recursion")
-	// ErrJournal means the journal could not store an entry. The run is interrupted, because all the actions must be
-	// recorded.
+	// ErrJournal means the journal could not store an entry. The run is interrupted, because all actions must be recorded.
 	ErrJournal = errors.New("journal failed")
 )
 

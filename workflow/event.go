@@ -64,7 +64,7 @@ type Result struct {
 	Error    *Error        `json:"error,omitempty"`
 	Started  time.Time     `json:"started"`
 	Duration time.Duration `json:"-"`     // duration_ms in JSON
-	Steps    int           `json:"steps"` // attempts of steps made, nested ones included
+	Steps    int           `json:"steps"` // number of attempts of steps, including nested steps
 	// Evidence has an entry for each isolation and settings under which steps of the run ran commands.
 	Evidence []sandbox.Evidence `json:"evidence,omitempty"`
 	// Outputs are the files listed in the workflow's `outputs`, by their path below the work directory. After a failed
@@ -76,7 +76,7 @@ type Result struct {
 	// Patch contains the run's changes to the directory copied into the workspace. It is nil if no directory was copied,
 	// or if the directory was copied to several sandboxes and the steps share none of them.
 	Patch *patch.Patch `json:"-"`
-	// Workspace is the directory copied.
+	// Workspace is the copied directory.
 	Workspace string `json:"-"`
 	// Unfinished is the reason why the run's results could not be collected. It is nil if the run has ended. An unfinished
 	// run has no end in the journal and keeps the sandboxes, so Resume can try again. The owner of the manager should call

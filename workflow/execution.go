@@ -64,7 +64,7 @@ type result struct {
 	end    bool           // the sequence ends here
 }
 
-// step runs one step with the retries and returns the index of the next step.
+// step runs one step with all retries and returns the index of the next step.
 func (r *run) step(ctx context.Context, sc *scope, s *step) (int, error) {
 	sc.visits[s.id]++
 	ex := &execution{step: s, run: r, scope: sc, path: sc.path + s.id, visit: sc.visits[s.id]}

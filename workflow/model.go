@@ -82,7 +82,7 @@ type sequence struct {
 	outer *sequence // enclosing sequence; nil for the top level
 }
 
-// visible returns the steps expressions of the sequence can read: its own steps and the enclosing ones.
+// visible returns the readable steps for expressions of the sequence: its own steps and the enclosing ones.
 func (q *sequence) visible() map[string]*step {
 	out := map[string]*step{}
 	for ; q != nil; q = q.outer {
@@ -229,7 +229,7 @@ type (
 	}
 )
 
-// assignment is a name with the value.
+// assignment is a name with a value.
 type assignment struct {
 	name  string
 	value *expr.Value

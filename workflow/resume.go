@@ -275,7 +275,7 @@ func (v visit) repeats(id string, st sandbox.ExecStatus) bool {
 	return c == nil || start < v.from || turn >= c.Turns() && !slices.Contains(c.Execs(), st.ExecID)
 }
 
-// forgetInside deletes the records of steps inside a parallel or for_each, from all the executions.
+// forgetInside deletes the records of steps inside a parallel or for_each, from all executions.
 func (p *past) forgetInside(path string) {
 	inside := func(other string) bool {
 		rest, ok := strings.CutPrefix(other, path)

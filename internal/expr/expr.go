@@ -130,7 +130,7 @@ func New(vars ...Var) (*Env, error) {
 	return &Env{vars: slices.Clone(vars), cel: env, most: bounds{costLimit, timeLimit}}, nil
 }
 
-// With returns an environment with more variables. An existing name keeps the declaration.
+// With returns an environment with more variables. An existing name keeps its declaration.
 func (e *Env) With(vars ...Var) (*Env, error) {
 	all := slices.Clone(e.vars)
 	for _, v := range vars {

@@ -57,7 +57,7 @@ func (m *TextMap) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// pair decodes an item of a list replacing an object.
+// pair decodes an item of a list given instead of an object.
 func pair(item any) (name, value string, ok bool) {
 	switch item := item.(type) {
 	case string:

@@ -183,7 +183,7 @@ func (r *Recorder) Notice(text string) {
 func IsNotice(m *ai.Message) bool { return m != nil && m.Metadata[noticeKey] != nil }
 
 // Hooks returns the hooks that record a Generate call. They must be the outermost hooks of the call, so they record the
-// data Genkit uses, and so replayed parts run no other hooks again.
+// data Genkit uses, and to prevent other hooks from running again for replayed parts.
 func (r *Recorder) Hooks() *ai.Hooks {
 	return &ai.Hooks{WrapGenerate: r.generate, WrapModel: r.model, WrapTool: r.tool}
 }

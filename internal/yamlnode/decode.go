@@ -98,8 +98,8 @@ func (d *Decoder) Refuse(n *Node, path, advice, format string, args ...any) bool
 // Decode decodes n into the value to which the pointer to leads. Messages contain the path. Decode collects all
 // problems and returns false if it refused a value. Structs have the keys of their yaml or json tags. Maps of text
 // accept numbers and booleans literally. A field of type *Node keeps the node, for values with expressions. The tag
-// yamlnode:"short" marks the field of a struct a scalar sets, and yamlnode:"number" marks text to which a number may be
-// written.
+// yamlnode:"short" marks the field of a struct for a scalar value, and yamlnode:"number" marks text with support for
+// numbers.
 func (d *Decoder) Decode(n *Node, path string, to any) bool {
 	return d.decode(n, path, reflect.ValueOf(to).Elem(), d.Zero)
 }
@@ -148,7 +148,7 @@ func (d *Decoder) decode(n *Node, path string, v reflect.Value, zero bool) bool 
 	return d.scalar(n, path, v, zero)
 }
 
-// shortForm returns the field a scalar sets.
+// shortForm returns the field for a scalar value.
 func shortForm(v reflect.Value) (field reflect.Value, ok bool) {
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		if f.Tag.Get("yamlnode") == "short" {

@@ -36,7 +36,7 @@ func Encode(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Unmarshal decodes YAML needing no strict checks.
+// Unmarshal decodes YAML without strict checks.
 func Unmarshal(src []byte, v any) error { return yaml.Unmarshal(src, v) }
 
 // Pairs iterates over the keys and values of a mapping and follows aliases. For other nodes, it yields nothing.

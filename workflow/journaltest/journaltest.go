@@ -406,7 +406,7 @@ func queries(t *testing.T, p Place) {
 	}
 }
 
-// totals verifies that a run has the usage of all the attempts, the reason of its latest failure, and its latest step.
+// totals verifies that a run has the usage of all attempts, the reason of its latest failure, and its latest step.
 func totals(t *testing.T, p Place) {
 	j := p.Open(t)
 	cost := .25

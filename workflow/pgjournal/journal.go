@@ -333,8 +333,8 @@ func collect[T any](ctx context.Context, j *Journal, scan pgx.RowToFunc[T], quer
 	return list, err
 }
 
-// PruneTranscripts deletes the kept conversations of attempts with an end before a time. It returns the number of
-// deleted parts.
+// PruneTranscripts deletes the kept conversations of attempts finished before a time. It returns the number of deleted
+// parts.
 func (j *Journal) PruneTranscripts(ctx context.Context, before time.Time) (int64, error) {
 	return j.db.Exec(ctx, `DELETE FROM workcell.transcript WHERE ended < $1`, before)
 }
@@ -468,8 +468,8 @@ func (j *Journal) runs(ctx context.Context, which string, args ...any) ([]runsto
 	step, error, tokens_in, tokens_out, tokens_cached, turns, calls, estimated, cost FROM workcell.run`+which, args...)
 }
 
-// Prune deletes the runs with an end before a time, their entries, and older approval requests. It returns the number
-// of deleted runs.
+// Prune deletes the runs finished before a time, their entries, and older approval requests. It returns the number of
+// deleted runs.
 func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
 	if _, err = j.db.Exec(ctx, `DELETE FROM workcell.approval WHERE asked < $1 AND answer > ''`, before); err == nil {
 		n, err = j.db.Exec(ctx, `DELETE FROM workcell.run WHERE finished < $1`, before)

@@ -132,8 +132,8 @@ type Store interface {
 	// Transcript must return the entries of kind EventStepProgress of a step, with their parts of the conversation. If
 	// the store keeps conversations, it must include those of finished attempts.
 	Transcript(ctx context.Context, runID, path string) ([]workflow.Entry, error)
-	// PruneTranscripts must delete the kept conversations of attempts with an end before a time. It must return the number
-	// of deleted parts.
+	// PruneTranscripts must delete the kept conversations of attempts finished before a time. It must return the number of
+	// deleted parts.
 	PruneTranscripts(ctx context.Context, before time.Time) (int64, error)
 	// Finish must end a run for good, even if the entries are damaged: it appends an entry of kind EventRunFinished. If
 	// the run has finished, Finish must do nothing.
@@ -150,7 +150,7 @@ type Store interface {
 	Runs(ctx context.Context, q Query) (Page, error)
 	// Run must return a run. If the run is unknown, the error must wrap backend.ErrNotFound.
 	Run(ctx context.Context, id string) (Run, error)
-	// Prune must delete the runs with an end before a time, and their entries. It must return the number of deleted runs.
+	// Prune must delete the runs finished before a time, and their entries. It must return the number of deleted runs.
 	Prune(ctx context.Context, before time.Time) (int64, error)
 	// Delete must delete a finished run and its entries. If the run has not finished, Delete must do nothing.
 	Delete(ctx context.Context, runID string) error

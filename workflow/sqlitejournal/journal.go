@@ -224,8 +224,8 @@ func (j *Journal) entries(ctx context.Context, query string, args ...any) (list 
 	return list, err
 }
 
-// PruneTranscripts deletes the kept conversations of attempts with an end before a time. It returns the number of
-// deleted parts.
+// PruneTranscripts deletes the kept conversations of attempts finished before a time. It returns the number of deleted
+// parts.
 func (j *Journal) PruneTranscripts(ctx context.Context, before time.Time) (int64, error) {
 	return j.f.Exec(ctx, `DELETE FROM transcript WHERE ended < ?`, before.UnixMicro())
 }
@@ -325,8 +325,8 @@ step, error, tokens_in, tokens_out, tokens_cached, turns, calls, estimated, cost
 	return list, err
 }
 
-// Prune deletes the runs with an end before a time, their entries, and older approval requests. It returns the number
-// of deleted runs.
+// Prune deletes the runs finished before a time, their entries, and older approval requests. It returns the number of
+// deleted runs.
 func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
 	if _, err = j.f.Exec(ctx, `DELETE FROM approval WHERE asked < ? AND answer > ''`, before.UnixMicro()); err == nil {
 		n, err = j.f.Exec(ctx, `DELETE FROM run WHERE finished > 0 AND finished < ?`, before.UnixMicro())

@@ -54,7 +54,7 @@ DROP TYPE IF EXISTS workcell.river_job_state;
 `}}
 }
 
-// Queue contains the runs workers execute, their files, and their logs. It is safe for concurrent use, and several
+// Queue contains the runs for workers, their files, and their logs. It is safe for concurrent use, and several
 // processes may use the database.
 type Queue struct {
 	journal *pgjournal.Journal
