@@ -29,10 +29,8 @@ func (a *Agent) parse(resp *ai.ModelResponse) (any, error) {
 		return nil, nil
 	}
 	var v any
-	if err := resp.Output(&v); err != nil {
-		return nil, err
-	}
-	return v, nil
+	err := resp.Output(&v)
+	return v, err
 }
 
 var fenced = regexp.MustCompile("(?s)```(?:json|JSON)?[ \t]*\r?\n(.*?)```")

@@ -65,7 +65,7 @@ func CheckPartial(file string) error {
 		return err
 	}
 	name := partialName(filepath.ToSlash(file))
-	found[name] = partial{file: file, source: string(src)} // keyed by the caller's name for the file
+	found[name] = template{file: file, line: 1, text: string(src)} // keyed by the caller's name for the file
 	c := agentCheck{}
 	c.partial(found, name)
 	if len(c.errs) > 0 {
@@ -144,7 +144,7 @@ func (c *agentCheck) partials() error {
 
 // partial checks one partial.
 func (c *agentCheck) partial(found partials, name string) {
-	t := found[name].template()
+	t := found[name]
 	if err := compile(t.text); err != nil {
 		message := "cannot read the template: " + oneLine(err.Error())
 		c.errs = append(c.errs, &frontmatter.Error{File: t.file, Line: 1, Message: message})

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -171,9 +170,7 @@ func (g *guard) wrapTool(ctx context.Context, p *ai.ToolParams,
 	next ai.ToolNext) (resp *ai.MultipartToolResponse, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			g.log.ErrorContext(ctx, "a tool panicked", "tool", p.Tool.Name(), "panic", fmt.Sprint(r),
-				"stack", string(debug.Stack()))
-			resp, err = output(toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", p.Tool.Name())), nil
+			resp, err = output(panicked(ctx, g.log, p.Tool.Name(), r)), nil
 		}
 	}()
 	resp, err = next(ctx, p)

@@ -135,7 +135,7 @@ func (l *loader) agent(doc *frontmatter.Document) (*Agent, error) {
 	}
 	source := []string{string(meta), doc.Body}
 	for _, name := range l.found.needed(doc.Body) {
-		source = append(source, l.found[name].source)
+		source = append(source, l.found[name].text)
 		if l.defined[name] {
 			continue
 		}
@@ -159,8 +159,8 @@ func (l *loader) agent(doc *frontmatter.Document) (*Agent, error) {
 func (l *loader) define(name string) (err error) {
 	p := l.found[name]
 	if plugin := pluginOf(l.g); plugin != nil {
-		switch known, there := plugin.toolbox().texts.LoadOrStore(name, p.source); {
-		case known != p.source:
+		switch known, there := plugin.toolbox().texts.LoadOrStore(name, p.text); {
+		case known != p.text:
 			return &frontmatter.Error{File: p.file, Message: fmt.Sprintf("partial %q is already loaded", name)}
 		case there:
 			return nil
@@ -171,6 +171,6 @@ func (l *loader) define(name string) (err error) {
 			err = &frontmatter.Error{File: p.file, Message: oneLine(fmt.Sprint(r))}
 		}
 	}()
-	genkit.DefinePartial(l.g, name, p.source)
+	genkit.DefinePartial(l.g, name, p.text)
 	return nil
 }

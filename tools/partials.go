@@ -12,14 +12,6 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 )
 
-// partial is a template other templates include.
-type partial struct {
-	file   string // as shown in errors
-	source string
-}
-
-func (p partial) template() template { return template{file: p.file, line: 1, text: p.source} }
-
 // template is the text of a template and its location.
 type template struct {
 	file string
@@ -68,7 +60,7 @@ func (t template) includes() []include {
 }
 
 // partials are the partials of a directory tree by name.
-type partials map[string]partial
+type partials map[string]template
 
 func partialName(file string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(path.Base(file), "_"), promptSuffix)
@@ -90,12 +82,11 @@ func findPartials(fsys fs.FS, prefix string, deep bool) (partials, error) {
 		if err != nil {
 			return err
 		}
-		p := partial{file: file, source: string(src)}
 		if other, ok := found[partialName(name)]; ok {
 			return &frontmatter.Error{File: file,
 				Message: fmt.Sprintf("the partial %q is already defined in %s", partialName(name), other.file)}
 		}
-		found[partialName(name)] = p
+		found[partialName(name)] = template{file: file, line: 1, text: string(src)}
 		return nil
 	})
 	return found, err
@@ -108,12 +99,11 @@ func (ps partials) cycleFrom(start string) error {
 	var way []string
 	var visit func(name string) error
 	visit = func(name string) error {
-		p, ok := ps[name]
+		t, ok := ps[name]
 		if !ok || done[name] {
 			return nil
 		}
 		way = append(way, name)
-		t := p.template()
 		for _, next := range t.includes() {
 			if next.computed() {
 				return t.problem(next.offset, "write it out", "the name of an included partial must be literal")
@@ -141,7 +131,7 @@ func (ps partials) needed(text string) []string {
 		for _, inc := range (template{text: text}).includes() {
 			if p, ok := ps[inc.name]; ok && !slices.Contains(names, inc.name) {
 				names = append(names, inc.name)
-				add(p.source)
+				add(p.text)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"path"
 	"runtime/debug"
@@ -93,8 +94,7 @@ func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.
 	do func(context.Context, In) (Out, error), bounds []toolspec.Bound) (out Out, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			b.box.log.ErrorContext(ctx, "a tool panicked", "tool", name, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			err = toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", name)
+			err = panicked(ctx, b.box.log, name, r)
 		}
 	}()
 	ctx = audit.With(ctx, func(r *audit.Record) {
@@ -123,11 +123,23 @@ func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.
 			err = unrecorded
 		}
 	}
+	span := trace.SpanFromContext(ctx)
 	if given != nil && err == nil { // the arguments of a failed call may contain anything, including secrets
-		describeCall(ctx, given.args())
+		// Shell command lines and arguments are not recorded, because they may contain secrets.
+		if argv := given.args().Argv; len(argv) > 0 {
+			span.SetAttributes(telemetry.Text(semconv.ProcessName, path.Base(argv[0])))
+		}
 	}
-	describeExit(ctx, out)
+	if ended, ok := any(out).(interface{ exit() *int }); ok && ended.exit() != nil {
+		span.SetAttributes(semconv.ProcessExitCode.Int(*ended.exit()))
+	}
 	return out, err
+}
+
+// panicked logs a panic of a tool and returns the failure for the model.
+func panicked(ctx context.Context, log *slog.Logger, tool string, value any) *toolspec.Error {
+	log.ErrorContext(ctx, "a tool panicked", "tool", tool, "panic", fmt.Sprint(value), "stack", string(debug.Stack()))
+	return toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", tool)
 }
 
 // refuses reports whether code means a rule or limit refused a call after it had been allowed to start.
@@ -159,21 +171,6 @@ func (b *binding) decided(ctx context.Context, decision, rule string, class tool
 		r.Event, r.Run, r.Decision, r.Rule, r.Error = audit.EventTool, cmp.Or(r.Run, b.run(ctx).ID), decision, rule,
 			string(class)
 	})
-}
-
-// describeCall records the program in the span of the Genkit call or MCP request. It records no shell command lines or
-// arguments, because they may contain secrets.
-func describeCall(ctx context.Context, args toolspec.Args) {
-	if len(args.Argv) > 0 {
-		trace.SpanFromContext(ctx).SetAttributes(telemetry.Text(semconv.ProcessName, path.Base(args.Argv[0])))
-	}
-}
-
-// describeExit records the exit code of the command in the call's span.
-func describeExit(ctx context.Context, out any) {
-	if ended, ok := out.(interface{ exit() *int }); ok && ended.exit() != nil {
-		trace.SpanFromContext(ctx).SetAttributes(semconv.ProcessExitCode.Int(*ended.exit()))
-	}
 }
 
 // Definition returns the definition models see.

@@ -190,11 +190,7 @@ func (r *run) sandboxRequest(name string) session.Request {
 
 // judge converts the command's result to the step's output and decides whether the step failed.
 func (b *execBody) judge(out sandbox.ExecResult) (result, error) {
-	okCodes := b.okCodes
-	if okCodes == nil {
-		okCodes = []int{0}
-	}
-	ok := out.Status == sandbox.ExecCompleted && out.Signal == "" && slices.Contains(okCodes, out.ExitCode)
+	ok := out.Status == sandbox.ExecCompleted && out.Signal == "" && slices.Contains(b.okCodes, out.ExitCode)
 	data := map[string]any{
 		"ok": ok, "status": string(out.Status), "signal": out.Signal, "exit_code": nil,
 		"stdout": outputText(out.Stdout), "stderr": outputText(out.Stderr),

@@ -135,11 +135,6 @@ func (ex *execution) attempted(place string, attempt int) string {
 	return place
 }
 
-// forkName returns the name of an item's sandbox.
-func (ex *execution) forkName(place string) string {
-	return sandboxRef{isolated: true}.in(ex.session, ex.id, ex.attempted(place, ex.attempts), ex.visit)
-}
-
 // runForks implements runItems for a for_each with fork.
 func (b *fanBody) runForks(ctx context.Context, ex *execution, items []any) (result, error) {
 	a, err := ex.newAttempts(ctx, len(items))
@@ -149,7 +144,7 @@ func (b *fanBody) runForks(ctx context.Context, ex *execution, items []any) (res
 	defer a.end(ctx)
 	outs, errs := ex.fanOut(ctx, len(items), b, func(ctx context.Context, i int) (any, error) {
 		place := fmt.Sprintf("%s[%d]", ex.place(), i)
-		name := ex.forkName(place)
+		name := sandboxRef{isolated: true}.in(ex.session, ex.id, ex.attempted(place, ex.attempts), ex.visit)
 		if err := a.begin(ctx, i, name); err != nil {
 			return nil, err
 		}

@@ -79,12 +79,6 @@ func parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 	return wf, l.Err()
 }
 
-// environment returns the variables of every expression.
-func environment() (*expr.Env, error) {
-	return expr.New(expr.Var{Name: "input", Map: true}, expr.Var{Name: "steps", Map: true},
-		expr.Var{Name: "run", Map: true}, expr.Var{Name: "vars", Map: true})
-}
-
 func (l *loader) workflow(root *yamlnode.Node) *Workflow {
 	o, ok := l.object(root, "the workflow", "id", "name", "description", "input", "vars", "max_steps", "timeout",
 		"sandbox", "checkpoints", "outputs", "start", "steps")
@@ -92,7 +86,9 @@ func (l *loader) workflow(root *yamlnode.Node) *Workflow {
 		return nil
 	}
 	var err error
-	if l.env, err = environment(); err != nil {
+	l.env, err = expr.New(expr.Var{Name: "input", Map: true}, expr.Var{Name: "steps", Map: true},
+		expr.Var{Name: "run", Map: true}, expr.Var{Name: "vars", Map: true})
+	if err != nil {
 		l.Fail(root, "", "%v", err)
 		return nil
 	}

@@ -250,7 +250,7 @@ func (o *object) failBody(*step) body {
 func (o *object) endBody(*step) body { return &endBody{output: o.optional("output")} }
 
 func (o *object) execBody(*step) body {
-	b := &execBody{wantJSON: o.boolean("json"), allowFailure: o.boolean("allow_failure")}
+	b := &execBody{wantJSON: o.boolean("json"), allowFailure: o.boolean("allow_failure"), okCodes: []int{0}}
 	switch {
 	case o.has("command") && o.has("cmd"):
 		o.Fail(o.at["cmd"], "use command for one line of /bin/sh, or cmd for a list without a shell",
