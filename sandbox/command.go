@@ -187,8 +187,8 @@ func (s *Sandbox) Commands(ctx context.Context) ([]ExecStatus, error) {
 // returns one error per command, in order.
 func (s *Sandbox) KillCommands(ctx context.Context, execIDs []string) []error {
 	ctx, span := s.start(ctx, telemetry.SpanKillExec)
-	errs := bound.Each(killsAtOnce, execIDs, func(id string) error {
-		_, err := s.Command(id).signal(ctx, "")
+	errs := bound.Each(killsAtOnce, len(execIDs), func(i int) error {
+		_, err := s.Command(execIDs[i]).signal(ctx, "")
 		return err
 	})
 	err := errors.Join(errs...)

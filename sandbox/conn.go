@@ -120,8 +120,8 @@ func (s *Sandbox) endStrays(ctx context.Context, conn *client.Conn) error {
 	s.mu.Lock()
 	strays := slices.Clone(s.strays)
 	s.mu.Unlock()
-	err := errors.Join(bound.Each(killsAtOnce, strays, func(id string) error {
-		if _, err := conn.Kill(ctx, wire.KillRequest{ExecID: id}); err != nil && !errors.As(err, new(*wire.Error)) {
+	err := errors.Join(bound.Each(killsAtOnce, len(strays), func(i int) error {
+		if _, err := conn.Kill(ctx, wire.KillRequest{ExecID: strays[i]}); err != nil && !errors.As(err, new(*wire.Error)) {
 			return fmt.Errorf("%w: cannot end a command of a failed call: %v", backend.ErrUnavailable, err)
 		}
 		return nil
@@ -207,9 +207,19 @@ func (s *Sandbox) watch(conn *client.Conn) {
 	case <-s.ctx.Done():
 		return
 	}
+	s.persist(s.ctx, func(*client.Conn) error { return nil })
+}
+
+// persist calls fn with a connection. If fn fails or there is no connection, persist tries again until ctx ends, the
+// sandbox is lost, or the guest violates the protocol.
+func (s *Sandbox) persist(ctx context.Context, fn func(*client.Conn) error) {
 	for interval := redialFirst; ; interval = min(2*interval, redialLongest) {
-		_, err := s.connection(s.ctx)
-		if err == nil || errors.Is(err, backend.ErrLost) || !bound.Pause(s.ctx, interval) {
+		conn, err := s.connection(ctx)
+		if err == nil {
+			err = fn(conn)
+		}
+		over := err == nil || errors.Is(err, backend.ErrLost) || errors.Is(err, client.ErrProtocol)
+		if over || !bound.Pause(ctx, interval) {
 			return
 		}
 	}

@@ -31,7 +31,7 @@ func (s *Sandbox) DialContext(ctx context.Context, network, address string) (c n
 		return nil, fmt.Errorf("%w: network %q: must be tcp", backend.ErrUnsupported, sanitize.Message(network))
 	}
 	var d *client.Dialed
-	err = s.call(ctx, true, func(ctx context.Context, conn *client.Conn) (err error) {
+	err = s.call(ctx, true, 0, func(ctx context.Context, conn *client.Conn) (err error) {
 		d, err = conn.Dial(ctx, wire.DialRequest{Address: address})
 		return err
 	})

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -115,7 +116,7 @@ func (r *treeReader) walk(ctx context.Context, visit func([]FileInfo) ([]string,
 		var next []string
 		for batch := range slices.Chunk(level, readTogether) {
 			lists := make([]FileList, len(batch))
-			errs := bound.Each(readTogether, indices(batch), func(i int) (err error) {
+			errs := bound.Each(readTogether, len(batch), func(i int) (err error) {
 				lists[i], err = r.s.list(ctx, batch[i], ListFilesOptions{Limit: MaxListEntries})
 				return err
 			})
@@ -215,7 +216,7 @@ func (r *treeReader) read(ctx context.Context, files []FileInfo) error {
 		}
 	}
 	contents := make([][]byte, len(small))
-	errs := bound.Each(readTogether, indices(small), func(i int) (err error) {
+	errs := bound.Each(readTogether, len(small), func(i int) (err error) {
 		contents[i], err = r.s.content(ctx, small[i])
 		return err
 	})
@@ -280,14 +281,6 @@ func reason(err error) string {
 	return "cannot read the file"
 }
 
-func indices[T any](list []T) []int {
-	out := make([]int, len(list))
-	for i := range out {
-		out[i] = i
-	}
-	return out
-}
-
 // content reads a file. If the file has grown since it was listed, content returns an error.
 func (s *Sandbox) content(ctx context.Context, e FileInfo) ([]byte, error) {
 	var buf bytes.Buffer
@@ -296,10 +289,7 @@ func (s *Sandbox) content(ctx context.Context, e FileInfo) ([]byte, error) {
 	_, err := ask(ctx, s, false, transferLimit, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
 		return conn.GetFile(ctx, wire.FileGetRequest{Path: e.Path, Length: e.Size + 1}, dst)
 	})
-	if dst.err != nil {
-		err = dst.err
-	}
-	return buf.Bytes(), publicError(err)
+	return buf.Bytes(), publicError(cmp.Or(dst.err, err))
 }
 
 // differ compares a workspace with the tree that it began as.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -134,13 +135,9 @@ func cleanHello(h wire.Hello) wire.Hello {
 	if h.Home != wire.Home(h.Workdir) && h.Home != "" {
 		h.Home = h.Workdir
 	}
-	var programs []string
-	for _, name := range h.Programs {
-		if len(programs) < maxPrograms && programName.MatchString(name) {
-			programs = append(programs, name)
-		}
-	}
-	h.Programs = programs
+	invalid := func(name string) bool { return !programName.MatchString(name) }
+	h.Programs = slices.DeleteFunc(slices.Clone(h.Programs), invalid)
+	h.Programs = h.Programs[:min(len(h.Programs), maxPrograms)]
 	return h
 }
 

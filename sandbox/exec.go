@@ -89,11 +89,7 @@ func (s *Sandbox) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 func (s *Sandbox) runRecorded(ctx context.Context, span trace.Span, run wire.RunRequest, timeout time.Duration,
 	req ExecRequest, call func() (wire.RunResult, error)) (res ExecResult, err error) {
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
-	settle, err := s.grant(run.ExecID, req.Services, span.SpanContext())
-	if err != nil {
-		return ExecResult{}, err
-	}
-	defer settle()
+	defer s.grant(run.ExecID, req.Services, span.SpanContext())()
 	ended, err := s.onRecord(ctx, run, req.Tools)
 	if err != nil {
 		return ExecResult{}, err
@@ -198,7 +194,7 @@ func ask[T any](ctx context.Context, s *Sandbox, again bool, limit time.Duration
 // askWithin is like ask, but waits for an unavailable engine for at most within.
 func askWithin[T any](ctx context.Context, s *Sandbox, again bool, within, limit time.Duration,
 	fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
-	err = s.callWithin(ctx, again, within, func(ctx context.Context, conn *client.Conn) (err error) {
+	err = s.call(ctx, again, within, func(ctx context.Context, conn *client.Conn) (err error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
 		defer cancel()
 		answer, err = fn(ctx, conn)
@@ -212,7 +208,7 @@ func askWithin[T any](ctx context.Context, s *Sandbox, again bool, within, limit
 func askRun[T any](ctx context.Context, s *Sandbox, execID string, again bool, limit time.Duration,
 	fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
 	var asked []*client.Conn
-	err = s.callWithin(ctx, again, limit, func(ctx context.Context, conn *client.Conn) (err error) {
+	err = s.call(ctx, again, limit, func(ctx context.Context, conn *client.Conn) (err error) {
 		asked = append(asked, conn)
 		ctx, release := s.patient(ctx, execID, limit)
 		defer release()
@@ -240,7 +236,7 @@ func (s *Sandbox) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	if err != nil {
 		return none, 0, err
 	}
-	timeout, err := ExecTimeout(req.Timeout, s.defaultTimeout())
+	timeout, err := ExecTimeout(req.Timeout, (Control{s}).Use().Timeout)
 	if err != nil {
 		return none, 0, err
 	}
@@ -284,13 +280,6 @@ func (s *Sandbox) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 		YieldMillis: yield(req), KillOnCancel: true, HeadBytes: head, TailBytes: tail, Spill: true,
 		Services: serviceNames(req.Services), Origin: origin,
 	}, timeout, nil
-}
-
-// defaultTimeout returns the default timeout of commands.
-func (s *Sandbox) defaultTimeout() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.timeout
 }
 
 // environment returns the environment of every command, and lists that precede lists of the command.
@@ -387,9 +376,6 @@ func (s *Sandbox) remember(ctx context.Context, execID, tools string) {
 	sc := trace.SpanContextFromContext(ctx)
 	if !sc.IsValid() {
 		return
-	}
-	if s.execs == nil {
-		s.execs = map[string]trace.SpanContext{}
 	}
 	s.execs[execID] = sc
 	s.execOrder = append(s.execOrder, execID)

@@ -62,7 +62,7 @@ type Sandbox struct {
 	active    int // number of running calls
 	lastUsed  time.Time
 	timeout   time.Duration   // default timeout of commands
-	latest    context.Context // context of the latest command's starting call, never canceled; may be nil
+	latest    context.Context // context of the latest command's starting call, never canceled
 	execs     map[string]trace.SpanContext
 	execOrder []string                 // keys of execs, oldest first
 	services  map[string]servedService // services of this process, by name
@@ -109,7 +109,9 @@ type meters struct {
 // New returns a handle to a sandbox of a backend. The handle accepts calls after its Control has connected it.
 func New(b backend.SandboxBackend, o Options) (*Sandbox, Control) {
 	s := &Sandbox{
-		b: b, o: o, hosts: o.Hosts, lastUsed: o.Now(), timeout: o.ExecTimeout,
+		b: b, o: o, hosts: o.Hosts, lastUsed: o.Now(), timeout: o.ExecTimeout, latest: context.Background(),
+		execs: map[string]trace.SpanContext{}, services: map[string]servedService{}, grants: map[string]*grant{},
+		waits: map[string]*patience{},
 		meters: meters{
 			exec: telemetry.Histogram(telemetry.MetricExecDuration), oom: telemetry.Counter(telemetry.MetricOOMKills),
 		},
@@ -157,14 +159,9 @@ func (s *Sandbox) leave() {
 }
 
 // call runs fn with a connection to the guest. If again is true and the connection breaks, call repeats fn once on a
-// new connection.
-func (s *Sandbox) call(parent context.Context, again bool, fn func(context.Context, *client.Conn) error) error {
-	return s.callWithin(parent, again, 0, fn)
-}
-
-// callWithin is like call. It also waits for an unavailable engine and repeats fn on each new connection, until the
-// duration within has passed.
-func (s *Sandbox) callWithin(parent context.Context, again bool, within time.Duration,
+// new connection. Until the duration within has passed, call also waits for an unavailable engine and repeats fn on
+// each new connection.
+func (s *Sandbox) call(parent context.Context, again bool, within time.Duration,
 	fn func(context.Context, *client.Conn) error) error {
 	if err := parent.Err(); err != nil {
 		return err
@@ -247,8 +244,8 @@ type Stats struct {
 	CPU         time.Duration // used since it was started; zero is unknown
 	MemoryBytes int64         // with the pages of files in memory; zero is unknown
 	PIDs        int64         // processes and threads; zero is unknown
-	// WorkspaceBytes is the size of the files below the work directory and in the home directory, WorkspaceMore that there are more files than
-	// were counted.
+	// WorkspaceBytes is the size of the files below the work directory and in the home directory. WorkspaceMore means
+	// more files than were counted.
 	WorkspaceBytes int64
 	WorkspaceMore  bool
 }

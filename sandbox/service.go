@@ -100,7 +100,7 @@ func (s *Sandbox) Serve(ctx context.Context, svc Service) (addr string, stop fun
 	own, cancel := context.WithCancel(s.ctx)
 	v.ctx = own
 	var l *client.Listener
-	err = s.call(ctx, true, func(ctx context.Context, conn *client.Conn) (err error) {
+	err = s.call(ctx, true, 0, func(ctx context.Context, conn *client.Conn) (err error) {
 		l, err = v.listen(ctx, conn)
 		return err
 	})
@@ -165,9 +165,6 @@ func (s *Sandbox) addService(svc Service, addr string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.services == nil {
-		s.services = map[string]servedService{}
-	}
 	s.services[svc.Name] = v
 }
 
@@ -227,19 +224,12 @@ func (v *serviceServer) serve(l *client.Listener) error {
 }
 
 // relisten listens on a new connection to the guest. If the service has ended, it returns nil.
-func (v *serviceServer) relisten() *client.Listener {
-	for interval := redialFirst; ; interval = min(2*interval, redialLongest) {
-		conn, err := v.s.connection(v.ctx)
-		if err == nil {
-			var l *client.Listener
-			if l, err = v.listen(v.ctx, conn); err == nil {
-				return l
-			}
-		}
-		if errors.Is(err, backend.ErrLost) || errors.Is(err, client.ErrProtocol) || !bound.Pause(v.ctx, interval) {
-			return nil
-		}
-	}
+func (v *serviceServer) relisten() (l *client.Listener) {
+	v.s.persist(v.ctx, func(conn *client.Conn) (err error) {
+		l, err = v.listen(v.ctx, conn)
+		return err
+	})
+	return l
 }
 
 // take serves a connection. If the connection has no grant, it returns false.
@@ -290,31 +280,25 @@ func (v *serviceServer) handle(life context.Context, c *ServiceConn) {
 func (s *Sandbox) latestCall() context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.latest == nil {
-		return context.Background()
-	}
 	return s.latest
 }
 
 // grant allows a command to connect to services before the command is started. The caller must call settle after the
 // starting call has returned.
-func (s *Sandbox) grant(execID string, services []ServiceGrant, span trace.SpanContext) (settle func(), err error) {
+func (s *Sandbox) grant(execID string, services []ServiceGrant, span trace.SpanContext) (settle func()) {
 	if len(services) == 0 {
-		return func() {}, nil
+		return func() {}
 	}
 	g := &grant{services: slices.Clone(services), span: span}
 	g.ctx, g.end = context.WithCancel(s.ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.grants == nil {
-		s.grants = map[string]*grant{}
-	}
 	s.grants[execID] = g
 	return func() {
 		if !s.background(func() { s.outlive(execID, g) }) {
 			g.end()
 		}
-	}, nil
+	}
 }
 
 // granted returns the grant of a command and its value for a service.
@@ -334,20 +318,13 @@ func (s *Sandbox) granted(execID, service string) (*grant, any, bool) {
 
 // outlive ends a grant when all processes of its command have exited.
 func (s *Sandbox) outlive(execID string, g *grant) {
-	defer g.end()
-	for interval := redialFirst; ; interval = min(2*interval, redialLongest) {
-		conn, err := s.connection(s.ctx)
-		if err == nil {
-			_, err = conn.Wait(s.ctx, wire.WaitRequest{ExecID: execID, WaitMillis: -1, Tree: true})
+	s.persist(s.ctx, func(conn *client.Conn) error {
+		_, err := conn.Wait(s.ctx, wire.WaitRequest{ExecID: execID, WaitMillis: -1, Tree: true})
+		if errors.As(err, new(*wire.Error)) {
+			return nil // it never started
 		}
-		var refused *wire.Error
-		if err == nil || errors.As(err, &refused) || errors.Is(err, client.ErrProtocol) || errors.Is(err, backend.ErrLost) {
-			break // it has ended or never started
-		}
-		if !bound.Pause(s.ctx, interval) {
-			break
-		}
-	}
+		return err
+	})
 	g.end()
 	bound.Pause(s.ctx, grantLinger)
 	s.mu.Lock()
@@ -376,9 +353,6 @@ func (s *Sandbox) patient(ctx context.Context, execID string, limit time.Duratio
 	p := &patience{due: time.Now().Add(limit), timer: time.AfterFunc(limit, func() { cancel(errNoAnswer) })}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.waits == nil {
-		s.waits = map[string]*patience{}
-	}
 	s.waits[execID] = p
 	return ctx, func() {
 		p.timer.Stop()

@@ -15,7 +15,7 @@ import (
 func TestExtendedPatience(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := new(sandbox.Sandbox)
+		s, _ := sandbox.New(nil, sandbox.Options{Now: time.Now})
 		ctx, release := s.Patient(t.Context(), "x", time.Minute)
 		other, releaseOther := s.Patient(t.Context(), "y", time.Minute)
 		time.Sleep(50 * time.Second)

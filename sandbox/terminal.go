@@ -93,7 +93,7 @@ func (s *Sandbox) Terminal(ctx context.Context, req TerminalRequest, at Terminal
 func (s *Sandbox) atTerminal(ctx context.Context, execID string, at TerminalStreams,
 	call func(context.Context, *client.Conn, io.Reader) (wire.RunResult, error)) (ExecResult, error) {
 	var answer wire.RunResult
-	err := s.call(ctx, false, func(ctx context.Context, conn *client.Conn) (err error) {
+	err := s.call(ctx, false, 0, func(ctx context.Context, conn *client.Conn) (err error) {
 		ctx, cancel := context.WithCancel(ctx)
 		var sizes sync.WaitGroup
 		defer sizes.Wait()

@@ -57,15 +57,11 @@ func (m *Manager) checkCaches(names []string) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// mounts returns the request's mounts and the mounts of its caches.
+// mounts returns the request's mounts and a mount for each requested cache with an existing directory.
 func (m *Manager) mounts(req Request) []backend.Mount {
-	return slices.Concat(req.Mounts, m.cacheMounts(req.Caches))
-}
-
-// cacheMounts returns mounts for the specified caches whose directories exist.
-func (m *Manager) cacheMounts(names []string) (list []backend.Mount) {
+	list := slices.Clone(req.Mounts)
 	for _, c := range m.opts.Caches {
-		if st, err := os.Stat(c.Source); slices.Contains(names, c.Name) && err == nil && st.IsDir() {
+		if st, err := os.Stat(c.Source); slices.Contains(req.Caches, c.Name) && err == nil && st.IsDir() {
 			list = append(list, backend.Mount{Source: c.Source, Target: c.Dir()})
 		}
 	}

@@ -94,7 +94,9 @@ func (m *Manager) CloseScope(ctx context.Context, scope record.Scope) error {
 
 // closeAll closes sessions concurrently and joins their errors.
 func (m *Manager) closeAll(ctx context.Context, sessions []*Session, to owner.State) error {
-	return errors.Join(bound.Each(closeTogether, sessions, func(s *Session) error { return m.closeSession(ctx, s, to, owner.RunEnded) })...)
+	return errors.Join(bound.Each(closeTogether, len(sessions), func(i int) error {
+		return m.closeSession(ctx, sessions[i], to, owner.RunEnded)
+	})...)
 }
 
 // closeSession closes s once. why is the cause, and to is the state of the sandbox afterwards. Later callers wait for
@@ -125,6 +127,8 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 		close(s.closing)
 	}()
 	s.control.Close()
+	owed := false // the sandbox is still to be removed
+	defer func() { m.unregister(s, owed) }()
 	if to == owner.Retained {
 		to = s.on(owner.RunEnded)
 	}
@@ -138,48 +142,38 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 	mine, err := m.holds(ctx, s, to)
 	switch {
 	case s.joined && to == owner.Gone:
-		m.unregister(s, false)
 		return m.keeper.RemoveHeld(ctx, s.id, why)
 	case s.joined && to == owner.WorkspaceOnly:
-		m.unregister(s, false)
 		return m.keeper.Remove(ctx, s.id, false, why)
 	case !mine:
-		m.unregister(s, false)
 		return err
 	case to == owner.Ready:
 		if rec := s.recordAs(record.Ready, s.expiry()); !s.wasLost() { // a loss is recorded already
 			rec.Owner = ""
 			m.keeper.Save(rec)
 		}
-		m.unregister(s, false)
 	case to == owner.Suspended:
-		defer m.unregister(s, false)
 		return m.keeper.Suspend(ctx, s.recordAs(record.Ready, s.expiry()), s.engine.ID)
 	case to == owner.Retained:
 		rec := s.recordAs(record.Removing, m.now().Add(s.req.Retention))
-		rec.Ended = true
+		rec.Ended, owed = true, true
 		m.keeper.Save(rec)
-		m.unregister(s, true)
 	case to == owner.WorkspaceOnly:
-		defer m.unregister(s, false)
 		return m.keeper.KeepWorkspace(ctx, s.recordAs(record.Ready, s.expiry()), s.engine.ID)
 	default:
 		rec := s.recordAs(record.Removing, m.now())
 		rec.Ended = !s.expired
 		if m.keeper.Save(rec) {
-			m.unregister(s, false)
 			return custody.ErrOvertaken
 		}
 		err := m.keeper.RemoveEngine(ctx, s.engine.ID, true)
 		if err == nil && s.wasLost() { // the engine may have lost the sandbox but kept its workspace
 			err = m.keeper.RemoveWorkspace(ctx, s.id)
 		}
-		if err != nil {
-			m.unregister(s, true) // the reaper tries again
+		if owed = err != nil; owed { // the reaper tries again
 			return err
 		}
 		m.keeper.SaveClosed(rec)
-		m.unregister(s, false)
 		m.countRemoved(ctx, s.removalReason())
 	}
 	return nil

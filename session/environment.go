@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -158,31 +157,26 @@ func (m *Manager) install(ctx context.Context, id string, asked Request, hosts s
 	return m.b.CommitEnvironment(ctx, s.engine.ID)
 }
 
-// imageEnv returns the image's environment variables and the variables with which programs find installed packages and
-// caches.
+// imageEnv returns the image's environment variables, followed by the variables with which programs find installed
+// packages and caches. Later entries override earlier ones.
 func (s *Session) imageEnv() []string {
+	list := slices.Clone(s.engine.ImageEnv)
 	made, _ := decodeShape(s.made) // unknown for a sandbox without a record
-	installed, caches := !made.Environment.IsZero() || s.building, s.caches()
-	if !installed && caches == nil {
-		return s.engine.ImageEnv
-	}
-	env := map[string]string{"PATH": sandbox.DefaultPath}
-	for _, entry := range s.engine.ImageEnv {
-		if name, value, ok := strings.Cut(entry, "="); ok {
-			env[name] = value
+	if !made.Environment.IsZero() || s.building {
+		image := map[string]string{"PATH": sandbox.DefaultPath}
+		for _, entry := range list {
+			if name, value, ok := strings.Cut(entry, "="); ok {
+				image[name] = value
+			}
 		}
-	}
-	if installed {
 		for name, dirs := range environmentDirs() {
-			env[name] = strings.Trim(strings.Replace(dirs, "*", env[name], 1), ":")
+			list = append(list, name+"="+strings.Trim(strings.Replace(dirs, "*", image[name], 1), ":"))
 		}
 	}
-	for _, c := range caches {
-		maps.Copy(env, c.Variables(c.Dir()))
-	}
-	list := make([]string, 0, len(env))
-	for _, name := range slices.Sorted(maps.Keys(env)) {
-		list = append(list, name+"="+env[name])
+	for _, c := range s.caches() {
+		for name, value := range c.Variables(c.Dir()) {
+			list = append(list, name+"="+value)
+		}
 	}
 	return list
 }

@@ -68,13 +68,6 @@ type meters struct {
 	removed metric.Int64Counter
 }
 
-func newMeters() meters {
-	return meters{
-		active: telemetry.UpDownCounter(telemetry.MetricActive), opened: telemetry.Histogram(telemetry.MetricOpenDuration),
-		removed: telemetry.Counter(telemetry.MetricRemoved),
-	}
-}
-
 // measured returns the attributes of a measurement. Attributes have few values and contain no ids.
 func (m *Manager) measured(attrs ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributes(append(attrs, telemetry.KeyBackend.String(m.driver))...)
@@ -111,9 +104,14 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 		return nil, fmt.Errorf("session store: %w", err)
 	}
 	m := &Manager{
-		b: b, owner: owner, leave: leave, alone: alone, shared: shared, opts: o, store: o.Store, log: o.Logger, tracers: o.TracerProvider, driver: b.Name(), now: time.Now,
+		b: b, owner: owner, leave: leave, alone: alone, shared: shared, opts: o, store: o.Store, log: o.Logger,
+		tracers: o.TracerProvider, driver: b.Name(), now: time.Now,
 		entries: map[Key]*entry{}, byID: map[string]*Session{}, secondary: map[*Session]struct{}{},
-		owed: map[string]struct{}{}, sealed: map[record.Scope]time.Time{}, finished: make(chan struct{}), meters: newMeters(),
+		owed: map[string]struct{}{}, sealed: map[record.Scope]time.Time{}, finished: make(chan struct{}),
+		meters: meters{
+			active: telemetry.UpDownCounter(telemetry.MetricActive),
+			opened: telemetry.Histogram(telemetry.MetricOpenDuration), removed: telemetry.Counter(telemetry.MetricRemoved),
+		},
 	}
 	m.keeper = &custody.Keeper{
 		Backend: b, Store: o.Store, Owner: owner, Instance: o.Instance, Engine: o.Engine, Shared: shared, Log: o.Logger,
@@ -247,26 +245,4 @@ func (m *Manager) sessions(want func(*Session) bool) []*Session {
 		}
 	}
 	return list
-}
-
-// noteLost logs and records the loss of a sandbox.
-func (m *Manager) noteLost(s *Session, reason string) {
-	m.log.Warn("sandbox lost", "sandbox", s.id, "key", s.key.String(), "engine_id", s.engine.ID, "reason", reason)
-	if !s.owned || !s.settled.Load() {
-		return
-	}
-	if m.keeper.TakenOver(s.id) {
-		s.mu.Lock()
-		s.taken = true
-		s.mu.Unlock()
-		return
-	}
-	now := m.now()
-	if to := s.on(owner.EngineLost); to != owner.Removing {
-		m.giveUpLost(s, to, now)
-		return
-	}
-	rec := s.recordAs(record.Removing, now)
-	rec.Reason = string(owner.EngineLost)
-	m.keeper.Save(rec)
 }

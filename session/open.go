@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -109,8 +110,8 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 		return nil, false, err
 	}
 	for {
-		s, created, again, err := m.tryOpen(ctx, key, req)
-		if again && err == nil {
+		s, created, err := m.tryOpen(ctx, key, req)
+		if errors.Is(err, errAgain) {
 			continue
 		}
 		if err == nil && m.isolated(s.engine, req) != nil { // it was open, or belongs to another process
@@ -119,6 +120,9 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 		return s, created, err
 	}
 }
+
+// errAgain means that an obstacle to opening a sandbox has been removed, so that Open must try again.
+var errAgain = errors.New("session: try again")
 
 // Rules for refusing to open a sandbox.
 const (
@@ -145,13 +149,12 @@ func refusedOpen(ctx context.Context, key Key, req Request, err error) error {
 	}))
 }
 
-// tryOpen finds the key's session, waits for its creation, or starts the creation. again reports that an obstacle has
-// been removed, so that the caller can try again.
-func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session, created, again bool, _ error) {
+// tryOpen finds the key's session, waits for its creation, or starts the creation. It may return errAgain.
+func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session, created bool, _ error) {
 	m.mu.Lock()
 	if err := m.refuses(key.Scope()); err != nil {
 		m.mu.Unlock()
-		return nil, false, false, err
+		return nil, false, err
 	}
 	e := m.entries[key]
 	switch {
@@ -160,11 +163,11 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 		if ready == nil && m.opts.MaxSandboxes > 0 && m.used >= m.opts.MaxSandboxes {
 			if gone := m.leaving(); gone != nil {
 				m.mu.Unlock()
-				return nil, false, true, wait(ctx, gone)
+				return nil, false, awaitAgain(ctx, gone)
 			}
 			if evict = m.pool.evict(); evict == nil {
 				m.mu.Unlock()
-				return nil, false, false, fmt.Errorf("%w: sandbox limit reached (%d)", backend.ErrCapacity, m.opts.MaxSandboxes)
+				return nil, false, fmt.Errorf("%w: sandbox limit reached (%d)", backend.ErrCapacity, m.opts.MaxSandboxes)
 			}
 		}
 		f := m.launch(ctx, key, &flight{req: req, ready: ready, evict: evict})
@@ -174,16 +177,15 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 		f := e.flight
 		if f.abandoned != nil {
 			m.mu.Unlock()
-			return nil, false, true, wait(ctx, f.done)
+			return nil, false, awaitAgain(ctx, f.done)
 		}
 		fields := f.req.Differences(req)
 		if req.Mode == OpenAsIs {
 			fields = mismatches(fields, backend.Info{Limits: f.req.Limits}, req, true)
 		}
-		if fields != nil || differs(req.IdlePolicy, f.req.IdlePolicy) {
+		if fields = append(fields, policyField(req.IdlePolicy, f.req.IdlePolicy)...); fields != nil {
 			m.mu.Unlock()
-			fields = append(fields, policyField(req.IdlePolicy, f.req.IdlePolicy)...)
-			return nil, false, false, &ConflictError{Key: key, Fields: fields}
+			return nil, false, &ConflictError{Key: key, Fields: fields}
 		}
 		f.waiters++
 		m.mu.Unlock()
@@ -216,8 +218,9 @@ func (m *Manager) refuses(scope record.Scope) error {
 	return nil
 }
 
-// reuse returns an open session to another opener. If the session is closing, reuse waits for the end.
-func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Session, created, again bool, _ error) {
+// reuse returns an open session to another opener. If the session is closing, reuse waits for the end and returns
+// errAgain.
+func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Session, created bool, _ error) {
 	if s.joined { // the connection may not show yet that another process removed the sandbox
 		if rec, err := m.store.Get(ctx, s.id); err == nil && rec.State == record.Closed {
 			s.control.Lose("another process removed it")
@@ -225,7 +228,7 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 	}
 	switch use := s.control.Use(); {
 	case use.Closing:
-		return nil, false, true, wait(ctx, s.closing)
+		return nil, false, awaitAgain(ctx, s.closing)
 	case use.Lost && s.survives():
 		return m.reopen(ctx, s, req, always)
 	case use.Lost:
@@ -237,34 +240,35 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 				}
 			})
 		}
-		return nil, false, true, wait(ctx, s.closing)
+		return nil, false, awaitAgain(ctx, s.closing)
 	}
 	err := s.matches(req)
 	switch {
 	case err == nil && !s.reopened(req):
-		return nil, false, true, wait(ctx, s.closing)
+		return nil, false, awaitAgain(ctx, s.closing)
 	case err == nil:
-		return s, false, false, nil
+		return s, false, nil
 	case req.Mode == OpenRebuild:
 		return m.reopenIdle(ctx, s, req)
 	}
-	return nil, false, false, err
+	return nil, false, err
 }
 
 // reopen closes s and starts a creation that adopts the sandbox. The key stays in use, so that closing the key also
 // removes the sandbox. If the condition of BeginClose returns false, reopen returns errBusy.
-func (m *Manager) reopen(ctx context.Context, s *Session, req Request, condition func(sandbox.Use) bool) (_ *Session, created, again bool, _ error) {
+func (m *Manager) reopen(ctx context.Context, s *Session, req Request, condition func(sandbox.Use) bool) (
+	_ *Session, created bool, _ error) {
 	m.mu.Lock()
 	if err := m.refuses(s.key.Scope()); err != nil {
 		m.mu.Unlock()
-		return nil, false, false, err
+		return nil, false, err
 	}
 	if !s.control.BeginClose(condition) {
 		m.mu.Unlock()
 		if s.isClosing() {
-			return nil, false, true, wait(ctx, s.closing)
+			return nil, false, awaitAgain(ctx, s.closing)
 		}
-		return nil, false, false, errBusy
+		return nil, false, errBusy
 	}
 	s.reopening = true
 	f := m.launch(ctx, s.key, &flight{req: req, former: s})
@@ -274,23 +278,19 @@ func (m *Manager) reopen(ctx context.Context, s *Session, req Request, condition
 
 // matches returns a ConflictError if the sandbox does not match req.
 func (s *Session) matches(req Request) error {
+	fields := policyField(req.IdlePolicy, s.policy)
 	switch {
-	case differs(req.IdlePolicy, s.policy):
-		return &ConflictError{Key: s.key, Fields: policyField(req.IdlePolicy, s.policy)}
+	case fields != nil:
 	case s.asIs || req.Mode == OpenAsIs:
-		if fields := conflicts(s.made, s.engine, req); fields != nil {
-			return &ConflictError{Key: s.key, Fields: fields}
-		}
+		fields = conflicts(s.made, s.engine, req)
+	default:
+		fields = s.req.Differences(req)
 	}
-	switch {
-	case req.Mode == OpenAsIs:
-		return nil
-	case s.asIs: // the hash does not cover values of variables; only requests contain them
-		s.control.SetDefaults(req.Env, req.ExecTimeout, req.Egress)
-		return nil
-	}
-	if fields := s.req.Differences(req); fields != nil {
+	if fields != nil {
 		return &ConflictError{Key: s.key, Fields: fields}
+	}
+	if s.asIs && req.Mode != OpenAsIs { // the hash does not cover values of variables; only requests contain them
+		s.control.SetDefaults(req.Env, req.ExecTimeout, req.Egress)
 	}
 	return nil
 }
@@ -317,6 +317,11 @@ func (m *Manager) spawn(fn func()) {
 	if closed {
 		fn()
 	}
+}
+
+// awaitAgain waits for done and returns errAgain, or the error of ctx if ctx ends first.
+func awaitAgain(ctx context.Context, done <-chan struct{}) error {
+	return cmp.Or(wait(ctx, done), errAgain)
 }
 
 // wait waits for done or for the end of ctx.
@@ -348,7 +353,7 @@ func (m *Manager) launch(ctx context.Context, key Key, f *flight) *flight {
 }
 
 // await waits for a creation. The caller is one of the waiters.
-func (m *Manager) await(ctx context.Context, f *flight, req Request) (_ *Session, created, again bool, _ error) {
+func (m *Manager) await(ctx context.Context, f *flight, req Request) (_ *Session, created bool, _ error) {
 	leave := f.pulls.join(req.OnPull)
 	select {
 	case <-f.done:
@@ -362,15 +367,15 @@ func (m *Manager) await(ctx context.Context, f *flight, req Request) (_ *Session
 		if f.waiters == 0 {
 			f.abandon(errAbandoned, "")
 		}
-		return nil, false, false, ctx.Err()
+		return nil, false, ctx.Err()
 	}
 	if f.err != nil {
-		return nil, false, false, f.err
+		return nil, false, f.err
 	}
 	created = !f.announced && !f.adopted
 	f.announced = true
 	f.session.reopened(req)
-	return f.session, created, false, nil
+	return f.session, created, nil
 }
 
 // create creates the sandbox of a flight and sets the flight's outcome.
@@ -531,12 +536,10 @@ func (s *Session) connect(ctx context.Context) error {
 
 // refused reports whether a creation failed before the driver created anything.
 func refused(err error) bool {
-	for _, kind := range []error{backend.ErrImage, backend.ErrInvalid, backend.ErrPermission, backend.ErrUnsupported, backend.ErrEnvironment} {
-		if errors.Is(err, kind) {
-			return true
-		}
+	kinds := []error{
+		backend.ErrImage, backend.ErrInvalid, backend.ErrPermission, backend.ErrUnsupported, backend.ErrEnvironment,
 	}
-	return false
+	return slices.ContainsFunc(kinds, func(kind error) bool { return errors.Is(err, kind) })
 }
 
 // discard removes the sandbox of a session that no caller received.

@@ -96,8 +96,9 @@ func (r Request) kind() string {
 // run keeps the pool filled until the manager is closed. Then it removes the unused sandboxes.
 func (w *warmPool) run() {
 	ctx := untraced(w.m.ctx)
-	bound.Each(closeTogether, w.Run(ctx), func(p *pooled) error {
-		w.Drop(ctx, p)
+	left := w.Run(ctx)
+	bound.Each(closeTogether, len(left), func(i int) error {
+		w.Drop(ctx, left[i])
 		return nil
 	})
 }

@@ -33,8 +33,9 @@ func (m *Manager) reapLoop() {
 
 // reap closes idle sessions, sweeps, and deletes old records.
 func (m *Manager) reap(ctx context.Context) {
-	bound.Each(reapTogether, m.sessions(func(s *Session) bool { return s.owned }), func(s *Session) error {
-		m.reapSession(ctx, s)
+	owned := m.sessions(func(s *Session) bool { return s.owned })
+	bound.Each(reapTogether, len(owned), func(i int) error {
+		m.reapSession(ctx, owned[i])
 		return nil
 	})
 	for _, s := range m.sessions(func(s *Session) bool { return s.keepFresh }) {
@@ -56,7 +57,7 @@ func (m *Manager) reap(ctx context.Context) {
 // reapSession closes s if it is idle. A sandbox with a running process is not idle. If the guest does not answer, the
 // next round tries again.
 func (m *Manager) reapSession(ctx context.Context, s *Session) {
-	elsewhere := m.usedElsewhere(ctx, s)
+	elsewhere := s.UsedElsewhere(ctx)
 	used, idle := s.idleFor(m.now())
 	if elsewhere || !idle {
 		m.touch(ctx, s)

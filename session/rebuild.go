@@ -21,12 +21,12 @@ import (
 var errBusy error = &sanitize.Error{Text: "commands are running in the sandbox", Err: backend.ErrExists}
 
 // reopenIdle closes an idle session of this manager, so that its sandbox can be adopted and rebuilt.
-func (m *Manager) reopenIdle(ctx context.Context, s *Session, req Request) (_ *Session, created, again bool, _ error) {
+func (m *Manager) reopenIdle(ctx context.Context, s *Session, req Request) (_ *Session, created bool, _ error) {
 	switch busy, err := s.control.Busy(ctx); {
 	case err != nil:
-		return nil, false, false, err
+		return nil, false, err
 	case busy:
-		return nil, false, false, errBusy
+		return nil, false, errBusy
 	}
 	return m.reopen(ctx, s, req, uncalled)
 }

@@ -116,10 +116,28 @@ func (s *Session) isClosing() bool { return s.control.Use().Closing }
 // wasLost reports whether the sandbox was lost.
 func (s *Session) wasLost() bool { return s.control.Use().Lost }
 
-// noteLost records the loss of the sandbox.
+// noteLost logs and records the loss of the sandbox.
 func (s *Session) noteLost(reason string) {
 	defer close(s.lossRecorded)
-	s.m.noteLost(s, reason)
+	m := s.m
+	m.log.Warn("sandbox lost", "sandbox", s.id, "key", s.key.String(), "engine_id", s.engine.ID, "reason", reason)
+	if !s.owned || !s.settled.Load() {
+		return
+	}
+	if m.keeper.TakenOver(s.id) {
+		s.mu.Lock()
+		s.taken = true
+		s.mu.Unlock()
+		return
+	}
+	now := m.now()
+	if to := s.on(owner.EngineLost); to != owner.Removing {
+		m.giveUpLost(s, to, now)
+		return
+	}
+	rec := s.recordAs(record.Removing, now)
+	rec.Reason = string(owner.EngineLost)
+	m.keeper.Save(rec)
 }
 
 // start starts the span of a call.

@@ -28,12 +28,8 @@ func (s *Session) Fork(ctx context.Context, snapshot string, n int) (forks []*Se
 		return nil, fmt.Errorf("%w: %d forks, must be 1 to %d", backend.ErrInvalid, n, MaxForks)
 	}
 	forks = make([]*Session, n)
-	places := make([]**Session, n)
-	for i := range forks {
-		places[i] = &forks[i]
-	}
-	errs := bound.Each(forksTogether, places, func(fork **Session) (err error) {
-		*fork, _, err = s.ForkAs(ctx, snapshot, forkKey(s.key))
+	errs := bound.Each(forksTogether, n, func(i int) (err error) {
+		forks[i], _, err = s.ForkAs(ctx, snapshot, forkKey(s.key))
 		return err
 	})
 	if err := errors.Join(errs...); err != nil {

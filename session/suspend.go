@@ -16,13 +16,9 @@ import (
 // An idle named sandbox with IdleStop is suspended: its processes are killed and its files are kept. The record then
 // has no owner and does not expire.
 
-// differs reports whether a request specifies a policy that differs from the existing one. An empty policy never
-// differs.
-func differs(p, have record.IdlePolicy) bool { return p != "" && p != have }
-
-// policyField returns the differing field for a ConflictError.
+// policyField returns the field for a ConflictError if a request specifies a policy other than the existing policy.
 func policyField(p, have record.IdlePolicy) []string {
-	if differs(p, have) {
+	if p != "" && p != have {
 		return []string{"idle policy"}
 	}
 	return nil
@@ -147,13 +143,10 @@ func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, 
 	return false, err
 }
 
-// UsedElsewhere reports whether another process has used the sandbox since this process last recorded a use.
-func (s *Session) UsedElsewhere(ctx context.Context) bool { return s.m.usedElsewhere(ctx, s) }
-
-// usedElsewhere reports whether another process has recorded a use since this process last recorded one. It counts such
-// a use as happening now, because clocks of different processes may differ or may be changed.
-func (m *Manager) usedElsewhere(ctx context.Context, s *Session) bool {
-	rec, err := m.store.Get(ctx, s.id)
+// UsedElsewhere reports whether another process has recorded a use of the sandbox since this process last recorded a
+// use. It counts such a use as happening now, because clocks of different processes may differ or may be changed.
+func (s *Session) UsedElsewhere(ctx context.Context) bool {
+	rec, err := s.m.store.Get(ctx, s.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil || rec.LastUsed.UnixMicro() == s.recorded.UnixMicro() { // stores have microseconds

@@ -23,18 +23,18 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Each calls fn for every element of list, with at most limit calls at a time, and returns the errors in the order of
-// the list.
-func Each[T any](limit int, list []T, fn func(T) error) []error {
-	errs := make([]error, len(list))
+// Each calls fn with every index below n, with at most limit calls at a time, and returns the errors in the order of
+// the indexes.
+func Each(limit, n int, fn func(i int) error) []error {
+	errs := make([]error, n)
 	var group errgroup.Group
 	group.SetLimit(limit)
-	for i, v := range list {
+	for i := range n {
 		group.Go(func() error {
-			errs[i] = fn(v)
+			errs[i] = fn(i)
 			return nil
 		})
 	}
-	_ = group.Wait() // fn is called for all elements, even if some calls fail
+	_ = group.Wait() // fn is called for all indexes, even if some calls fail
 	return errs
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/sandbox"
 )
@@ -157,7 +158,7 @@ func (f *Forwarder) accept(ctx context.Context, gone context.CancelCauseFunc, ln
 	for {
 		conn, err := ln.AcceptTCP()
 		if err != nil {
-			if errors.Is(err, net.ErrClosed) || !pause(ctx, acceptPause) {
+			if errors.Is(err, net.ErrClosed) || !bound.Pause(ctx, acceptPause) {
 				return
 			}
 			continue
@@ -175,17 +176,6 @@ func (f *Forwarder) accept(ctx context.Context, gone context.CancelCauseFunc, ln
 				gone(err)
 			}
 		})
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
