@@ -11,7 +11,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/sandbox"
-	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -130,7 +129,7 @@ func (m *Manager) install(ctx context.Context, id string, asked Request, hosts s
 		return err
 	}
 	s := m.newSession(UserKey("environment-"+record.NewID()), req, record.SandboxPrefix+record.NewID())
-	rec := s.recordAs(record.Creating, s.created.Add(custody.Lifetimes.Remembered))
+	rec := s.creating()
 	if err := m.store.Insert(ctx, rec); err != nil {
 		return err
 	}

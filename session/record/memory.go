@@ -66,7 +66,8 @@ func (s *memoryStore) Insert(ctx context.Context, rec Record) error {
 // put stores rec, unless another live record has its key. The caller must hold mu.
 func (s *memoryStore) put(rec Record) error {
 	for _, other := range s.records {
-		if rec.State.Live() && other.State.Live() && other.ID != rec.ID && other.Key == rec.Key && other.Engine == rec.Engine {
+		sameKey := other.Key == rec.Key && other.Engine == rec.Engine
+		if rec.State.Live() && other.State.Live() && other.ID != rec.ID && sameKey {
 			return fmt.Errorf("%w: live sandbox %s", backend.ErrExists, rec.Key)
 		}
 	}
@@ -83,7 +84,7 @@ func (s *memoryStore) change(ctx context.Context, id string, fn func(*Record) er
 	defer s.mu.Unlock()
 	rec, ok := s.records[id]
 	if !ok {
-		return Record{}, noRecord(id)
+		return Record{}, NotFound(id)
 	}
 	err := fn(&rec)
 	if err == nil {
@@ -97,36 +98,18 @@ func (s *memoryStore) change(ctx context.Context, id string, fn func(*Record) er
 
 // Update replaces a record.
 func (s *memoryStore) Update(ctx context.Context, rec Record) error {
-	_, err := s.change(ctx, rec.ID, func(there *Record) error {
-		if rec.State.Live() && there.State == Closed {
-			return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
-		}
-		*there = rec
-		return nil
-	})
+	_, err := s.change(ctx, rec.ID, func(stored *Record) error { return stored.Update(rec) })
 	return err
 }
 
 // Take changes the owner of a record.
 func (s *memoryStore) Take(ctx context.Context, id, from, to string) (Record, error) {
-	return s.change(ctx, id, func(rec *Record) error {
-		if rec.Owner != from {
-			return fmt.Errorf("%w: sandbox %s has another owner", backend.ErrExists, id)
-		}
-		rec.Owner = to
-		return nil
-	})
+	return s.change(ctx, id, func(stored *Record) error { return stored.Take(from, to) })
 }
 
 // Touch records the use of a live record.
 func (s *memoryStore) Touch(ctx context.Context, id string, lastUsed, expires time.Time) error {
-	_, err := s.change(ctx, id, func(rec *Record) error {
-		if !rec.State.Live() {
-			return noRecord(id)
-		}
-		rec.LastUsed, rec.Expires = lastUsed, expires
-		return nil
-	})
+	_, err := s.change(ctx, id, func(stored *Record) error { return stored.Touch(lastUsed, expires) })
 	return err
 }
 
@@ -161,9 +144,4 @@ func (s *memoryStore) Delete(ctx context.Context, id string) error {
 	defer s.mu.Unlock()
 	delete(s.records, id)
 	return nil
-}
-
-// noRecord returns the error for an unknown id.
-func noRecord(id string) error {
-	return fmt.Errorf("%w: record of sandbox %s", backend.ErrNotFound, id)
 }

@@ -5,6 +5,7 @@ package record
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -78,6 +79,38 @@ func (r Record) WorkspaceOnly() bool { return r.State == Ready && r.KeepWorkspac
 
 // Expired reports whether the record has expired.
 func (r Record) Expired(now time.Time) bool { return !r.Expires.IsZero() && !r.Expires.After(now) }
+
+// Update replaces r, a stored record, by rec according to the rules of Store.Update. It does not know other records.
+func (r *Record) Update(rec Record) error {
+	if rec.State.Live() && r.State == Closed {
+		return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
+	}
+	*r = rec
+	return nil
+}
+
+// Take changes the owner of r, a stored record, according to the rules of Store.Take.
+func (r *Record) Take(from, to string) error {
+	if r.Owner != from {
+		return fmt.Errorf("%w: sandbox %s has another owner", backend.ErrExists, r.ID)
+	}
+	r.Owner = to
+	return nil
+}
+
+// Touch records a use of r, a stored record, according to the rules of Store.Touch.
+func (r *Record) Touch(lastUsed, expires time.Time) error {
+	if !r.State.Live() {
+		return NotFound(r.ID)
+	}
+	r.LastUsed, r.Expires = lastUsed, expires
+	return nil
+}
+
+// NotFound returns a store's error for an id without a record.
+func NotFound(id string) error {
+	return fmt.Errorf("%w: record of sandbox %s", backend.ErrNotFound, id)
+}
 
 // ErrHeld means that another process has a key's sandbox, or may have it by now. It wraps backend.ErrExists.
 var ErrHeld error = &sanitize.Error{Text: "another process is using the sandbox", Err: backend.ErrExists}

@@ -111,17 +111,10 @@ func tooMany(n int64) error {
 }
 
 func (s *hostSource) open(_ context.Context, e entry) (io.ReadCloser, error) {
-	var f *os.File
-	var err error
 	if e.path == "" {
-		f, err = os.Open(s.arg)
-	} else {
-		f, err = s.root.Open(filepath.FromSlash(e.path))
+		return os.Open(s.arg)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
+	return s.root.Open(filepath.FromSlash(e.path))
 }
 
 func (s *hostSource) close() error {

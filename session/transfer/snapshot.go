@@ -47,7 +47,7 @@ func NewSnapshot(ctx context.Context, at Place, file string) (*Snapshot, error) 
 		}
 	}
 	s.copies = map[string]bool{}
-	w, err := openWorkspace(ctx, at, maxWorkspaceFiles, maxWorkspaceBytes)
+	w, err := openWorkspace(ctx, at)
 	if err != nil {
 		return s, err
 	}
@@ -76,11 +76,6 @@ func (s *Snapshot) Into(req session.Request) session.Request {
 	return req
 }
 
-// Take takes the snapshot now instead of at the first copy.
-func (s *Snapshot) Take(ctx context.Context) error {
-	return s.take(ctx, maxWorkspaceFiles, maxWorkspaceBytes)
-}
-
 // CopyTo copies the snapshot to a sandbox's workspace. It overwrites existing files and keeps other files.
 func (s *Snapshot) CopyTo(ctx context.Context, box *session.Session) error {
 	if err := s.copyTo(ctx, box); err != nil {
@@ -95,7 +90,7 @@ func (s *Snapshot) CopyTo(ctx context.Context, box *session.Session) error {
 }
 
 func (s *Snapshot) copyTo(ctx context.Context, dst destination) error {
-	if err := s.take(ctx, maxWorkspaceFiles, maxWorkspaceBytes); err != nil {
+	if err := s.Take(ctx); err != nil {
 		return err
 	}
 	archive, err := s.open()
@@ -134,11 +129,7 @@ func (s *Snapshot) open() (*zip.ReadCloser, error) {
 }
 
 func entryOf(f *zip.File) entry {
-	e := entry{path: strings.TrimSuffix(f.Name, "/"), kind: sandbox.TypeFile, mode: f.Mode().Perm(), size: int64(f.UncompressedSize64)}
-	if f.Mode().IsDir() {
-		e.kind, e.size = sandbox.TypeDir, 0
-	}
-	return e
+	return hostEntry(strings.TrimSuffix(f.Name, "/"), f.FileInfo())
 }
 
 func copyEntry(ctx context.Context, dst destination, e entry, f *zip.File) error {
@@ -155,14 +146,14 @@ func copyEntry(ctx context.Context, dst destination, e entry, f *zip.File) error
 	return err
 }
 
-// take writes the archive if it does not exist yet.
-func (s *Snapshot) take(ctx context.Context, maxFiles int, maxBytes int64) (err error) {
+// Take takes the snapshot now instead of at the first copy. If the snapshot exists, Take does nothing.
+func (s *Snapshot) Take(ctx context.Context) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.taken {
 		return nil
 	}
-	w, err := openWorkspace(ctx, s.at, maxFiles, maxBytes)
+	w, err := openWorkspace(ctx, s.at)
 	if err != nil {
 		return err
 	}

@@ -109,7 +109,7 @@ func (p Place) openAt(dir string) (*os.Root, error) {
 // CheckWorkspace returns the same errors as [NewSnapshot]. It also returns the links and special files that are not
 // copied, relative to the directory.
 func CheckWorkspace(ctx context.Context, dir Place) (skipped []string, err error) {
-	w, err := openWorkspace(ctx, dir, maxWorkspaceFiles, maxWorkspaceBytes)
+	w, err := openWorkspace(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func CheckWorkspace(ctx context.Context, dir Place) (skipped []string, err error
 
 // openWorkspace lists the directory without opening a file. If the directory exceeds a limit, openWorkspace returns an
 // error. The caller must close the root.
-func openWorkspace(ctx context.Context, at Place, maxFiles int, maxBytes int64) (*workspace, error) {
+func openWorkspace(ctx context.Context, at Place) (*workspace, error) {
 	root, dir, err := at.open()
 	if err != nil {
 		return nil, err
@@ -129,10 +129,11 @@ func openWorkspace(ctx context.Context, at Place, maxFiles int, maxBytes int64) 
 			return err
 		}
 		switch {
-		case len(w.entries) > maxFiles:
-			return fmt.Errorf("%w: the workspace has more than %d files and directories", backend.ErrTooLarge, maxFiles)
-		case w.bytes > maxBytes:
-			return fmt.Errorf("%w: the workspace has more than %d bytes", backend.ErrTooLarge, maxBytes)
+		case len(w.entries) > maxWorkspaceFiles:
+			return fmt.Errorf("%w: the workspace has more than %d files and directories",
+				backend.ErrTooLarge, maxWorkspaceFiles)
+		case w.bytes > maxWorkspaceBytes:
+			return fmt.Errorf("%w: the workspace has more than %d bytes", backend.ErrTooLarge, maxWorkspaceBytes)
 		}
 		return nil
 	})

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -95,15 +96,16 @@ func TestWorkspaceCopiesFilesOnly(t *testing.T) {
 
 func TestWorkspaceRefusesTooMuchBeforeItCopies(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	write(t, dir, "a", strings.Repeat("x", 600), 0o644)
-	write(t, dir, "b", strings.Repeat("x", 600), 0o644)
-	for name, most := range map[string]struct {
-		files int
-		bytes int64
-	}{"files": {1, 1 << 20}, "bytes": {10, 1000}} {
+	files, bytes := t.TempDir(), t.TempDir()
+	for i := range maxWorkspaceFiles + 1 {
+		must(t, os.Mkdir(filepath.Join(files, strconv.Itoa(i)), 0o700))
+	}
+	write(t, bytes, "a", "", 0o644)
+	must(t, os.Truncate(filepath.Join(bytes, "a"), maxWorkspaceBytes))
+	write(t, bytes, "b", "x", 0o644)
+	for name, dir := range map[string]string{"files": files, "bytes": bytes} {
 		snapshot := &Snapshot{at: Place{Dir: dir}, file: filepath.Join(t.TempDir(), "base.zip")}
-		if err := snapshot.take(t.Context(), most.files, most.bytes); !errors.Is(err, backend.ErrTooLarge) {
+		if err := snapshot.Take(t.Context()); !errors.Is(err, backend.ErrTooLarge) {
 			t.Errorf("%s: error = %v, want too large", name, err)
 		}
 		if _, err := os.Stat(snapshot.file); err == nil {

@@ -224,12 +224,12 @@ func update(ctx context.Context, tx pgx.Tx, rec record.Record) error {
 		if err != nil || tag.RowsAffected() > 0 {
 			return err
 		}
-		there, err := scan(rec.ID, tx.QueryRow(ctx, recordOf+` FOR UPDATE`, rec.ID))
-		switch {
-		case err != nil:
+		stored, err := scan(rec.ID, tx.QueryRow(ctx, recordOf+` FOR UPDATE`, rec.ID))
+		if err == nil {
+			err = stored.Update(rec)
+		}
+		if err != nil {
 			return err
-		case rec.State.Live() && there.State == record.Closed:
-			return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
 		}
 		// The record was inserted between the two statements and is locked now.
 	}
@@ -250,23 +250,16 @@ func taken(rec record.Record) error {
 // Take changes the owner of a record.
 func (s *Store) Take(ctx context.Context, id, from, to string) (record.Record, error) {
 	return s.change(ctx, id, func(rec *record.Record, again bool) error {
-		if rec.Owner != from && (!again || rec.Owner != to) {
-			return fmt.Errorf("%w: sandbox %s has another owner", backend.ErrExists, id)
+		if again && rec.Owner == to {
+			return nil
 		}
-		rec.Owner = to
-		return nil
+		return rec.Take(from, to)
 	})
 }
 
 // Touch records the use of a live record.
 func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Time) error {
-	_, err := s.change(ctx, id, func(rec *record.Record, _ bool) error {
-		if !rec.State.Live() {
-			return noRecord(id)
-		}
-		rec.LastUsed, rec.Expires = lastUsed, expires
-		return nil
-	})
+	_, err := s.change(ctx, id, func(rec *record.Record, _ bool) error { return rec.Touch(lastUsed, expires) })
 	return err
 }
 
@@ -294,7 +287,7 @@ func scan(id string, r pgx.Row) (rec record.Record, _ error) {
 	var raw []byte
 	err := r.Scan(&raw)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return rec, noRecord(id)
+		return rec, record.NotFound(id)
 	}
 	if err != nil {
 		return rec, err
@@ -307,10 +300,6 @@ func unmarshal(raw []byte, rec *record.Record) error {
 		return fmt.Errorf("%w: record of a sandbox: %v", postgres.ErrCorrupt, err)
 	}
 	return nil
-}
-
-func noRecord(id string) error {
-	return fmt.Errorf("%w: record of sandbox %s", backend.ErrNotFound, id)
 }
 
 // Get returns a record.
@@ -439,7 +428,7 @@ func scanEnv(id string, r pgx.Row) (map[string]string, error) {
 	var raw string
 	err := r.Scan(&raw)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, noRecord(id)
+		return nil, record.NotFound(id)
 	}
 	if err != nil {
 		return nil, err

@@ -102,7 +102,7 @@ func scanEnv(id string, row *sql.Row) (map[string]string, error) {
 	var raw []byte
 	err := row.Scan(&raw)
 	if errors.Is(err, sql.ErrNoRows) {
-		return nil, noRecord(id)
+		return nil, record.NotFound(id)
 	}
 	if err != nil {
 		return nil, err
@@ -141,13 +141,7 @@ func (s *Store) Insert(ctx context.Context, rec record.Record) error {
 
 // Update replaces a record.
 func (s *Store) Update(ctx context.Context, rec record.Record) error {
-	_, err := s.change(ctx, rec.ID, func(there *record.Record) error {
-		if rec.State.Live() && there.State == record.Closed {
-			return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
-		}
-		*there = rec
-		return nil
-	})
+	_, err := s.change(ctx, rec.ID, func(stored *record.Record) error { return stored.Update(rec) })
 	return conflict(rec, err)
 }
 
@@ -161,24 +155,12 @@ func conflict(rec record.Record, err error) error {
 
 // Take changes the owner of a record.
 func (s *Store) Take(ctx context.Context, id, from, to string) (record.Record, error) {
-	return s.change(ctx, id, func(rec *record.Record) error {
-		if rec.Owner != from {
-			return fmt.Errorf("%w: sandbox %s has another owner", backend.ErrExists, id)
-		}
-		rec.Owner = to
-		return nil
-	})
+	return s.change(ctx, id, func(stored *record.Record) error { return stored.Take(from, to) })
 }
 
 // Touch records the use of a live record.
 func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Time) error {
-	_, err := s.change(ctx, id, func(rec *record.Record) error {
-		if !rec.State.Live() {
-			return noRecord(id)
-		}
-		rec.LastUsed, rec.Expires = lastUsed, expires
-		return nil
-	})
+	_, err := s.change(ctx, id, func(stored *record.Record) error { return stored.Touch(lastUsed, expires) })
 	return err
 }
 
@@ -213,7 +195,7 @@ const recordOf = `SELECT record FROM session WHERE id = ?`
 func decode(id string, raw []byte, err error) (rec record.Record, _ error) {
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return rec, noRecord(id)
+		return rec, record.NotFound(id)
 	case err != nil:
 		return rec, err
 	}
@@ -221,10 +203,6 @@ func decode(id string, raw []byte, err error) (rec record.Record, _ error) {
 		return rec, fmt.Errorf("%w: record of sandbox %s: %v", sqlitefile.ErrCorrupt, id, err)
 	}
 	return rec, nil
-}
-
-func noRecord(id string) error {
-	return fmt.Errorf("%w: record of sandbox %s", backend.ErrNotFound, id)
 }
 
 // Get returns a record.
