@@ -51,9 +51,8 @@ func (c *Command) Wait(ctx context.Context, d time.Duration) (res ExecResult, er
 		wait = -1
 		d = MaxExecTimeout + maxExtended
 	}
-	answer, err := askExec(ctx, c.s, c.id, d, func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
-		return conn.Wait(ctx, wire.WaitRequest{ExecID: c.id, WaitMillis: wait})
-	})
+	question := wire.WaitRequest{ExecID: c.id, WaitMillis: wait}
+	answer, err := askExec(ctx, c.s, c.id, d, (*client.Conn).Wait, question)
 	if err != nil {
 		return ExecResult{}, err
 	}
@@ -73,9 +72,7 @@ func (c *Command) Read(ctx context.Context, req ReadRequest) (res ReadResult, er
 	question := wire.ReadRequest{
 		ExecID: c.id, SinceSeq: req.SinceSeq, MaxChunks: req.MaxChunks, WaitMillis: req.Wait.Milliseconds(),
 	}
-	answer, err := askExec(ctx, c.s, c.id, req.Wait, func(ctx context.Context, conn *client.Conn) (wire.ReadResult, error) {
-		return conn.Read(ctx, question)
-	})
+	answer, err := askExec(ctx, c.s, c.id, req.Wait, (*client.Conn).Read, question)
 	if err != nil {
 		return ReadResult{}, err
 	}
@@ -100,7 +97,8 @@ func (c *Command) Write(ctx context.Context, data []byte, eof bool) (err error) 
 	if err := validExecID(c.id); err != nil {
 		return err
 	}
-	_, err = ask(ctx, c.s, false, MaxExecTimeout+answerMargin, func(ctx context.Context, conn *client.Conn) (struct{}, error) {
+	limit := MaxExecTimeout + answerMargin
+	_, err = ask(ctx, c.s, false, limit, func(ctx context.Context, conn *client.Conn) (struct{}, error) {
 		return struct{}{}, conn.WriteStdin(ctx, wire.StdinRequest{ExecID: c.id, Data: data, EOF: eof})
 	})
 	return err
@@ -119,9 +117,8 @@ func (c *Command) Signal(ctx context.Context, signal string) (status ExecStatus,
 
 // signal implements Signal without a span.
 func (c *Command) signal(ctx context.Context, signal string) (ExecStatus, error) {
-	answer, err := askExec(ctx, c.s, c.id, 0, func(ctx context.Context, conn *client.Conn) (wire.ExecStatus, error) {
-		return conn.Kill(ctx, wire.KillRequest{ExecID: c.id, Signal: signal})
-	})
+	question := wire.KillRequest{ExecID: c.id, Signal: signal}
+	answer, err := askExec(ctx, c.s, c.id, 0, (*client.Conn).Kill, question)
 	if err != nil {
 		return ExecStatus{}, err
 	}

@@ -137,7 +137,9 @@ func (c Control) Use() Use {
 
 // use implements Use. The caller must hold s.mu.
 func (s *Sandbox) use() Use {
-	return Use{Calls: s.active, Last: s.lastUsed, Timeout: s.timeout, Hosts: s.hosts, Closing: s.closing, Lost: s.lost != nil}
+	return Use{
+		Calls: s.active, Last: s.lastUsed, Timeout: s.timeout, Hosts: s.hosts, Closing: s.closing, Lost: s.lost != nil,
+	}
 }
 
 // Touch counts as a use. It reports whether the handle is open.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -73,8 +74,9 @@ func (c *dialedConn) Close() error {
 // explain returns the most important reason for a failed read or write.
 func (c *dialedConn) explain(op string, err error) error {
 	var timeout net.Error
+	final := []error{io.EOF, net.ErrClosed, io.ErrUnexpectedEOF, io.ErrClosedPipe}
 	switch {
-	case err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe):
+	case err == nil || slices.ContainsFunc(final, func(target error) bool { return errors.Is(err, target) }):
 		return err
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return os.ErrDeadlineExceeded

@@ -31,7 +31,8 @@ const (
 
 // toolLeftovers are rules, as of a .gitignore file, for files that tools leave behind in a work directory. Diff omits
 // new files that match them. In earlier versions, the work directory was the home directory.
-const toolLeftovers = "/.cache/\n/.local/\n/.npm/\n/.bash_history\n/.python_history\n/.node_repl_history\n__pycache__/\nnode_modules/\n"
+const toolLeftovers = "/.cache/\n/.local/\n/.npm/\n/.bash_history\n/.python_history\n/.node_repl_history\n" +
+	"__pycache__/\nnode_modules/\n"
 
 // SpecialFile is the reason why ReadTree and Diff omit pipes, sockets, and devices.
 const SpecialFile = "neither a file nor a link"
@@ -42,7 +43,8 @@ const LeasedFile = "a process has a lease on the file"
 // ReadTree reads the files and links in the workspace for whose paths want returns true. It skips directories for which
 // enter returns false, and always skips directories of version control and of Workcell. omitted lists unreadable files
 // and files above the limits, with the reasons.
-func (s *Sandbox) ReadTree(ctx context.Context, enter, want func(path string) bool) (tree patch.Tree, omitted []patch.Conflict, err error) {
+func (s *Sandbox) ReadTree(ctx context.Context, enter, want func(path string) bool) (
+	tree patch.Tree, omitted []patch.Conflict, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanReadTree)
 	defer func() { s.end(span, "ReadTree", &err) }()
 	r := s.treeReader()
@@ -155,7 +157,8 @@ func (r *treeReader) listed(ctx context.Context, dir string, list FileList, err 
 		r.skipDir(dir, fmt.Sprintf("the directory contains more than %d files", MaxListEntries))
 	}
 	if r.entries += len(list.Entries); r.entries > maxTreeEntries {
-		return nil, fmt.Errorf("%w: the workspace contains more than %d files and directories", backend.ErrTooLarge, maxTreeEntries)
+		return nil, fmt.Errorf("%w: the workspace contains more than %d files and directories",
+			backend.ErrTooLarge, maxTreeEntries)
 	}
 	for _, e := range list.Entries {
 		r.names += len(e.Path) + len(e.RawPath)
@@ -249,9 +252,8 @@ func (r *treeReader) digests(ctx context.Context, list []FileInfo, fn func(FileI
 		for _, e := range batch {
 			req.Paths = append(req.Paths, e.Path)
 		}
-		answer, err := ask(ctx, r.s, true, fileAnswerLimit, func(ctx context.Context, conn *client.Conn) (wire.DigestResult, error) {
-			return conn.Digest(ctx, req)
-		})
+		digest := func(ctx context.Context, conn *client.Conn) (wire.DigestResult, error) { return conn.Digest(ctx, req) }
+		answer, err := ask(ctx, r.s, true, fileAnswerLimit, digest)
 		switch err = publicError(err); {
 		case errors.Is(err, backend.ErrUnsupported):
 			answer.Digests = make([]wire.Digest, len(batch))

@@ -113,9 +113,9 @@ func guestError(e *wire.Error) error {
 // guestSentinels maps codes of the wire protocol to errors.
 var guestSentinels = map[wire.Code]error{
 	wire.CodeNotFound: backend.ErrNotFound, wire.CodeExists: backend.ErrExists, wire.CodeInvalid: backend.ErrInvalid,
-	wire.CodePermission: backend.ErrPermission, wire.CodeTooLarge: backend.ErrTooLarge, wire.CodeTimeout: backend.ErrTimeout,
-	wire.CodeUnsupported: backend.ErrUnsupported, wire.CodeQuota: backend.ErrQuota, wire.CodeCapacity: backend.ErrCapacity,
-	wire.CodeBusy: backend.ErrBusy,
+	wire.CodePermission: backend.ErrPermission, wire.CodeTooLarge: backend.ErrTooLarge,
+	wire.CodeTimeout: backend.ErrTimeout, wire.CodeUnsupported: backend.ErrUnsupported,
+	wire.CodeQuota: backend.ErrQuota, wire.CodeCapacity: backend.ErrCapacity, wire.CodeBusy: backend.ErrBusy,
 }
 
 // maxPrograms is the maximum number of programs that a guest may report.

@@ -117,9 +117,10 @@ func refusedAs(err error, code wire.Code) bool {
 	return errors.As(err, &fromGuest) && fromGuest.Code == code
 }
 
-// onRecord puts a command on record that is about to be started; ended does so with how it ended, and returns its
-// error. A command whose beginning cannot be recorded must not be started.
-func (s *Sandbox) onRecord(ctx context.Context, run wire.RunRequest, tools string) (ended func(ExecStatus, error) error, err error) {
+// onRecord adds the start of a command to the audit log. If it fails, the command must not be started. ended adds the
+// result of the command and returns the command's error.
+func (s *Sandbox) onRecord(ctx context.Context, run wire.RunRequest, tools string) (
+	ended func(ExecStatus, error) error, err error) {
 	about := func(r *audit.Record) {
 		r.Run, r.Sandbox, r.Key, r.Exec = s.o.Run, s.o.ID, s.o.Key, run.ExecID
 		s.noteSettings(r, tools)
@@ -131,7 +132,8 @@ func (s *Sandbox) onRecord(ctx context.Context, run wire.RunRequest, tools strin
 	return func(st ExecStatus, err error) error {
 		return errors.Join(err, audit.Note(ctx, func(r *audit.Record) {
 			about(r)
-			r.Event, r.Status, r.Signal, r.DurationMS, r.Error = audit.EventExit, string(st.Status), st.Signal, st.Duration.Milliseconds(), telemetry.Class(err)
+			r.Event, r.Status, r.Signal, r.Error = audit.EventExit, string(st.Status), st.Signal, telemetry.Class(err)
+			r.DurationMS = st.Duration.Milliseconds()
 			if err == nil && st.Done() && st.Signal == "" {
 				r.Exit = &st.ExitCode
 			}
@@ -147,7 +149,8 @@ func (s *Sandbox) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 	ctx, span := s.start(ctx, telemetry.SpanStream)
 	defer func() { s.end(span, "Stream", &err) }()
 	if req.Stdin != nil || req.StdinOpen || req.Yield != 0 || req.Background || req.HeadBytes != 0 || req.TailBytes != 0 {
-		return ExecResult{}, fmt.Errorf("%w: a streamed command reads its input from Streams and cannot yield", backend.ErrInvalid)
+		return ExecResult{}, fmt.Errorf("%w: a streamed command reads its input from Streams and cannot yield",
+			backend.ErrInvalid)
 	}
 	run, timeout, err := s.runRequest(ctx, req)
 	if err != nil {
@@ -222,11 +225,15 @@ func askRun[T any](ctx context.Context, s *Sandbox, execID string, again bool, l
 }
 
 // askExec makes a repeatable call about a command. The guest should answer within wait.
-func askExec[T any](ctx context.Context, s *Sandbox, execID string, wait time.Duration, fn func(context.Context, *client.Conn) (T, error)) (none T, _ error) {
+func askExec[Q, A any](ctx context.Context, s *Sandbox, execID string, wait time.Duration,
+	method func(*client.Conn, context.Context, Q) (A, error), req Q) (none A, _ error) {
 	if err := validExecID(execID); err != nil {
 		return none, err
 	}
-	return askWithin(ctx, s, true, wait+answerMargin, wait+answerMargin, fn)
+	limit := wait + answerMargin
+	return askWithin(ctx, s, true, limit, limit, func(ctx context.Context, conn *client.Conn) (A, error) {
+		return method(conn, ctx, req)
+	})
 }
 
 // runRequest validates a command and returns the request to the guest and the effective timeout.
@@ -241,7 +248,8 @@ func (s *Sandbox) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 		return none, 0, err
 	}
 	if strings.Contains(req.Dir, "\x00") || len(req.Dir) > maxPathBytes {
-		return none, 0, fmt.Errorf("%w: the working directory contains NUL or has more than %d bytes", backend.ErrInvalid, maxPathBytes)
+		return none, 0, fmt.Errorf("%w: the working directory contains NUL or has more than %d bytes",
+			backend.ErrInvalid, maxPathBytes)
 	}
 	dir := req.Dir
 	if dir != "" && !path.IsAbs(dir) {
@@ -257,7 +265,8 @@ func (s *Sandbox) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 		return none, 0, err
 	}
 	if len(req.Stdin) > MaxStdinBytes {
-		return none, 0, fmt.Errorf("%w: %d bytes of input, the limit is %d; Stream takes more", backend.ErrTooLarge, len(req.Stdin), MaxStdinBytes)
+		return none, 0, fmt.Errorf("%w: %d bytes of input, the limit is %d; Stream takes more",
+			backend.ErrTooLarge, len(req.Stdin), MaxStdinBytes)
 	}
 	head, tail := req.HeadBytes, req.TailBytes
 	if head < 0 || tail < 0 || head > maxTextBytes || tail > maxTextBytes {

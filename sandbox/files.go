@@ -22,7 +22,8 @@ import (
 // If WriteFile fails, the old file is kept. If the sandbox's user may not write to the old file, the error wraps
 // backend.ErrPermission. Parent directories are created. If the file is larger than Options.MaxFileBytes, the error
 // wraps backend.ErrTooLarge. If ctx or the handle ends, WriteFile may return while a Read of r is still running.
-func (s *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts WriteFileOptions) (info FileInfo, err error) {
+func (s *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts WriteFileOptions) (
+	info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanWriteFile)
 	defer func() { s.end(span, "WriteFile", &err) }()
 	if err := validPath(name); err != nil {
@@ -79,7 +80,8 @@ func putFile(ctx context.Context, conn *client.Conn, req wire.FilePutRequest, bo
 
 // ReadFile copies a regular file in the workspace or /tmp to w and returns its actual size. If ReadFile fails, w may
 // have received a part of the file.
-func (s *Sandbox) ReadFile(ctx context.Context, name string, w io.Writer, opts ReadFileOptions) (info FileInfo, err error) {
+func (s *Sandbox) ReadFile(ctx context.Context, name string, w io.Writer, opts ReadFileOptions) (
+	info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanReadFile)
 	defer func() { s.end(span, "ReadFile", &err) }()
 	if err := validPath(name); err != nil {
@@ -102,10 +104,7 @@ func (s *Sandbox) ReadFile(ctx context.Context, name string, w io.Writer, opts R
 		return conn.GetFile(ctx, wire.FileGetRequest{Path: name, Offset: opts.Offset, Length: length}, dst)
 	})
 	span.SetAttributes(telemetry.KeyFileBytes.Int64(dst.written))
-	if dst.err != nil {
-		return FileInfo{}, dst.err
-	}
-	if err != nil {
+	if err := cmp.Or(dst.err, err); err != nil {
 		return FileInfo{}, err
 	}
 	return fileInfo(answer), nil
@@ -129,7 +128,8 @@ const editAttempts = 10
 // If that happens repeatedly, the error wraps backend.ErrTimeout. If edit fails, the file is unchanged and the returned
 // error wraps edit's error. If the contents before or after exceed limit bytes, the error wraps backend.ErrTooLarge. If
 // limit is zero, it is Options.MaxFileBytes.
-func (s *Sandbox) EditFile(ctx context.Context, name string, limit int64, edit func(old []byte) ([]byte, error)) (info FileInfo, err error) {
+func (s *Sandbox) EditFile(ctx context.Context, name string, limit int64, edit func(old []byte) ([]byte, error)) (
+	info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanEditFile)
 	defer func() { s.end(span, "EditFile", &err) }()
 	limit = min(cmp.Or(limit, s.o.MaxFileBytes), s.o.MaxFileBytes)
@@ -161,7 +161,8 @@ func (s *Sandbox) EditFile(ctx context.Context, name string, limit int64, edit f
 		span.SetAttributes(telemetry.KeyFileBytes.Int64(answer.Size))
 		return fileInfo(answer), nil
 	}
-	return FileInfo{}, fmt.Errorf("%w: the file was changed by other processes in each of %d attempts", backend.ErrTimeout, editAttempts)
+	return FileInfo{}, fmt.Errorf("%w: the file was changed by other processes in each of %d attempts",
+		backend.ErrTimeout, editAttempts)
 }
 
 // ListFiles lists a directory in the workspace or /tmp.
@@ -169,11 +170,10 @@ func (s *Sandbox) ListFiles(ctx context.Context, name string, opts ListFilesOpti
 	ctx, span := s.start(ctx, telemetry.SpanListFiles)
 	defer func() { s.end(span, "ListFiles", &err) }()
 	if opts.Limit < 0 || opts.Limit > MaxListEntries {
-		return FileList{}, fmt.Errorf("%w: limit %d is out of range, must be 0 to %d", backend.ErrInvalid, opts.Limit, MaxListEntries)
+		return FileList{}, fmt.Errorf("%w: limit %d is out of range, must be 0 to %d",
+			backend.ErrInvalid, opts.Limit, MaxListEntries)
 	}
-	if opts.Limit == 0 {
-		opts.Limit = DefaultListEntries
-	}
+	opts.Limit = cmp.Or(opts.Limit, DefaultListEntries)
 	list, err = s.list(ctx, name, opts)
 	span.SetAttributes(telemetry.KeyEntries.Int(len(list.Entries)))
 	return list, err
@@ -181,9 +181,8 @@ func (s *Sandbox) ListFiles(ctx context.Context, name string, opts ListFilesOpti
 
 // list implements ListFiles without a span, for callers that list many directories with one span.
 func (s *Sandbox) list(ctx context.Context, name string, opts ListFilesOptions) (list FileList, err error) {
-	answer, err := askFile(ctx, s, true, name, func(ctx context.Context, conn *client.Conn) (wire.ListResult, error) {
-		return conn.List(ctx, wire.ListRequest{Path: name, Recursive: opts.Recursive, Limit: opts.Limit})
-	})
+	req := wire.ListRequest{Path: name, Recursive: opts.Recursive, Limit: opts.Limit}
+	answer, err := askFile(ctx, s, true, name, (*client.Conn).List, req)
 	if err != nil {
 		return FileList{}, publicError(err)
 	}
@@ -198,9 +197,7 @@ func (s *Sandbox) list(ctx context.Context, name string, opts ListFilesOptions) 
 func (s *Sandbox) StatFile(ctx context.Context, name string) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanStatFile)
 	defer func() { s.end(span, "StatFile", &err) }()
-	answer, err := askFile(ctx, s, true, name, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
-		return conn.Stat(ctx, wire.PathRequest{Path: name})
-	})
+	answer, err := askFile(ctx, s, true, name, (*client.Conn).Stat, wire.PathRequest{Path: name})
 	if err != nil {
 		return FileInfo{}, err
 	}
@@ -212,9 +209,8 @@ func (s *Sandbox) StatFile(ctx context.Context, name string) (info FileInfo, err
 func (s *Sandbox) RemoveFile(ctx context.Context, name string, recursive bool) (deleted int64, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanRemoveFile)
 	defer func() { s.end(span, "RemoveFile", &err) }()
-	answer, err := askFile(ctx, s, false, name, func(ctx context.Context, conn *client.Conn) (wire.RemoveResult, error) {
-		return conn.Remove(ctx, wire.PathRequest{Path: name, Recursive: recursive})
-	})
+	req := wire.PathRequest{Path: name, Recursive: recursive}
+	answer, err := askFile(ctx, s, false, name, (*client.Conn).Remove, req)
 	if err != nil {
 		return 0, err
 	}
@@ -229,9 +225,8 @@ func (s *Sandbox) MakeDir(ctx context.Context, name string, mode fs.FileMode) (i
 	if mode&^fs.ModePerm != 0 {
 		return FileInfo{}, fmt.Errorf("%w: mode %v must contain only permission bits", backend.ErrInvalid, mode)
 	}
-	answer, err := askFile(ctx, s, true, name, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
-		return conn.Mkdir(ctx, wire.PathRequest{Path: name, Mode: uint32(mode)})
-	})
+	req := wire.PathRequest{Path: name, Mode: uint32(mode)}
+	answer, err := askFile(ctx, s, true, name, (*client.Conn).Mkdir, req)
 	if err != nil {
 		return FileInfo{}, err
 	}
@@ -245,18 +240,22 @@ func (s *Sandbox) RenameFile(ctx context.Context, from, to string, overwrite boo
 	if err := validPath(to); err != nil {
 		return err
 	}
-	_, err = askFile(ctx, s, false, from, func(ctx context.Context, conn *client.Conn) (struct{}, error) {
-		return struct{}{}, conn.Rename(ctx, wire.RenameRequest{From: from, To: to, Overwrite: overwrite})
-	})
+	rename := func(conn *client.Conn, ctx context.Context, req wire.RenameRequest) (struct{}, error) {
+		return struct{}{}, conn.Rename(ctx, req)
+	}
+	_, err = askFile(ctx, s, false, from, rename, wire.RenameRequest{From: from, To: to, Overwrite: overwrite})
 	return err
 }
 
 // askFile makes a call about a path, without a body and with a time limit.
-func askFile[T any](ctx context.Context, s *Sandbox, again bool, name string, fn func(context.Context, *client.Conn) (T, error)) (none T, _ error) {
+func askFile[Q, A any](ctx context.Context, s *Sandbox, again bool, name string,
+	method func(*client.Conn, context.Context, Q) (A, error), req Q) (none A, _ error) {
 	if err := validPath(name); err != nil {
 		return none, err
 	}
-	return ask(ctx, s, again, fileAnswerLimit, fn)
+	return ask(ctx, s, again, fileAnswerLimit, func(ctx context.Context, conn *client.Conn) (A, error) {
+		return method(conn, ctx, req)
+	})
 }
 
 // fileAnswerLimit is the timeout of calls that walk trees. A million entries take a while on a slow disk.

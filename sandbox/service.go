@@ -124,7 +124,8 @@ func (svc Service) check() error {
 	case wire.ServiceNetworks()[svc.Name] == "":
 		return fmt.Errorf("%w: unknown service %q", backend.ErrInvalid, sanitize.Message(svc.Name))
 	case svc.MaxConns < 0 || svc.MaxConns > wire.MaxConns:
-		return fmt.Errorf("%w: service %s: MaxConns is %d, must be 1 to %d", backend.ErrInvalid, svc.Name, svc.MaxConns, wire.MaxConns)
+		return fmt.Errorf("%w: service %s: MaxConns is %d, must be 1 to %d",
+			backend.ErrInvalid, svc.Name, svc.MaxConns, wire.MaxConns)
 	case svc.Handle == nil:
 		return fmt.Errorf("%w: service %s has no Handle", backend.ErrInvalid, svc.Name)
 	}
@@ -184,7 +185,9 @@ type serviceServer struct {
 }
 
 func (v *serviceServer) listen(ctx context.Context, conn *client.Conn) (*client.Listener, error) {
-	return conn.Listen(ctx, wire.ListenRequest{Name: v.svc.Name, MaxConns: v.svc.maxConns(), WaitMillis: connWait.Milliseconds()})
+	return conn.Listen(ctx, wire.ListenRequest{
+		Name: v.svc.Name, MaxConns: v.svc.maxConns(), WaitMillis: connWait.Milliseconds(),
+	})
 }
 
 // run serves until the service is stopped or taken over, or the guest violates the protocol.
@@ -202,7 +205,8 @@ func (v *serviceServer) run(l *client.Listener) {
 			if v.s.o.Shared { // processes take over services from each other
 				level = slog.LevelDebug
 			}
-			v.s.o.Logger.Log(v.ctx, level, "service ended", "sandbox", v.s.o.ID, "service", v.svc.Name, "error", sanitize.Message(err.Error()))
+			v.s.o.Logger.Log(v.ctx, level, "service ended",
+				"sandbox", v.s.o.ID, "service", v.svc.Name, "error", sanitize.Message(err.Error()))
 			return
 		}
 		l = v.relisten()

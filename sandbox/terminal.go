@@ -84,9 +84,10 @@ func (s *Sandbox) Terminal(ctx context.Context, req TerminalRequest, at Terminal
 		return ExecResult{}, err
 	}
 	defer func() { err = ended(res.ExecStatus, err) }()
-	return s.atTerminal(ctx, run.ExecID, at, func(ctx context.Context, conn *client.Conn, in io.Reader) (wire.RunResult, error) {
+	begin := func(ctx context.Context, conn *client.Conn, in io.Reader) (wire.RunResult, error) {
 		return conn.Terminal(ctx, run, in, at.Stdout)
-	})
+	}
+	return s.atTerminal(ctx, run.ExecID, at, begin)
 }
 
 // atTerminal attaches to a terminal for the duration of call.
@@ -111,7 +112,8 @@ func (s *Sandbox) atTerminal(ctx context.Context, execID string, at TerminalStre
 	var refused *wire.Error
 	switch {
 	case errors.As(err, &refused) && refused.Code == wire.CodeUnsupported:
-		return ExecResult{}, fmt.Errorf("%w: terminals are not available in this sandbox: %s", backend.ErrUnsupported, sanitize.Message(refused.Message))
+		return ExecResult{}, fmt.Errorf("%w: terminals are not available in this sandbox: %s",
+			backend.ErrUnsupported, sanitize.Message(refused.Message))
 	case errors.As(err, &refused):
 		return ExecResult{}, err
 	case err != nil:

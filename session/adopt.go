@@ -192,8 +192,8 @@ func (m *Manager) sessionOf(ctx context.Context, rec record.Record, engineID str
 func foundRequest(engine backend.Info) Request {
 	mounts, caches := splitMounts(engine.Mounts)
 	return Request{
-		Image: engine.Image, User: engine.User, Root: engine.Root, Limits: engine.Limits, Network: engine.Network, Mounts: mounts, Caches: caches,
-		IdleTimeout: -1, ExecTimeout: sandbox.DefaultExecTimeout,
+		Image: engine.Image, User: engine.User, Root: engine.Root, Limits: engine.Limits, Network: engine.Network,
+		Mounts: mounts, Caches: caches, IdleTimeout: -1, ExecTimeout: sandbox.DefaultExecTimeout,
 	}
 }
 

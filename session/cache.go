@@ -49,7 +49,8 @@ func (m *Manager) checkCaches(names []string) ([]string, error) {
 	}
 	for _, name := range names {
 		if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("%w: unknown cache %q, available: %s", backend.ErrInvalid, sanitize.Message(name), strings.Join(known, ", "))
+			return nil, fmt.Errorf("%w: unknown cache %q, available: %s",
+				backend.ErrInvalid, sanitize.Message(name), strings.Join(known, ", "))
 		}
 	}
 	names = slices.Clone(names)

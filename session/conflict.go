@@ -35,7 +35,10 @@ type shape struct {
 }
 
 func (r Request) shape() shape {
-	return shape{r.Image, r.User, r.Root, slices.Sorted(maps.Keys(r.Env)), r.Limits, r.Network, r.OCIRuntime, r.Egress, r.Environment, r.Mounts, r.Caches}
+	return shape{
+		r.Image, r.User, r.Root, slices.Sorted(maps.Keys(r.Env)), r.Limits, r.Network, r.OCIRuntime, r.Egress,
+		r.Environment, r.Mounts, r.Caches,
+	}
 }
 
 // encode returns the shape as JSON for a record.

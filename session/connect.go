@@ -134,12 +134,14 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 func (m *Manager) join(ctx context.Context, rec record.Record, req Request) (*Session, error) {
 	engine, err := m.keeper.FindRecorded(ctx, rec)
 	switch {
-	case errors.Is(err, backend.ErrNotFound), err == nil && engine.State != backend.StateRunning && engine.State != backend.StatePaused:
+	case errors.Is(err, backend.ErrNotFound):
 		return nil, custody.ErrInTransition
 	case err != nil:
 		return nil, err
 	case engine.State == backend.StatePaused:
 		return nil, sandbox.ErrPaused
+	case engine.State != backend.StateRunning:
+		return nil, custody.ErrInTransition
 	}
 	if fields := conflicts(rec.Request, engine, req); fields != nil {
 		return nil, &ConflictError{Key: rec.Key, Fields: fields}
@@ -200,7 +202,9 @@ func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, err
 }
 
 // errOtherEngine means that a sandbox to join is on another engine. Processes that join must use the same engine.
-var errOtherEngine error = &sanitize.Error{Text: "the sandbox is on an engine that is not available to this process", Err: backend.ErrUnavailable}
+var errOtherEngine error = &sanitize.Error{
+	Text: "the sandbox is on an engine that is not available to this process", Err: backend.ErrUnavailable,
+}
 
 // joinRecorded opens a recorded, ready sandbox with its existing configuration and without its allowed hosts. The
 // sandbox must not be open in this manager.

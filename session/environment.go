@@ -72,7 +72,8 @@ func (m *Manager) checkEnvironment(req Request) error {
 	case m.opts.Environments == nil:
 		return fmt.Errorf("%w: packages cannot be installed; set Options.Environments", backend.ErrUnsupported)
 	case m.opts.Egress == nil:
-		return fmt.Errorf("%w: packages cannot be installed without an egress proxy; set Options.Egress", backend.ErrUnsupported)
+		return fmt.Errorf("%w: packages cannot be installed without an egress proxy; set Options.Egress",
+			backend.ErrUnsupported)
 	}
 	return nil
 }
@@ -100,7 +101,8 @@ func (m *Manager) make(ctx context.Context, s *Session, req Request) (backend.In
 const installTries = 2
 
 // makeFirst installs an environment, unless another process has just done so, and then creates the sandbox.
-func (m *Manager) makeFirst(ctx context.Context, spec backend.Spec, req Request, hosts sandbox.Egress) (backend.Info, error) {
+func (m *Manager) makeFirst(ctx context.Context, spec backend.Spec, req Request, hosts sandbox.Egress) (
+	backend.Info, error) {
 	unlock, err := m.opts.Environments.Lock(ctx, spec.Environment)
 	if err != nil {
 		return backend.Info{}, err
@@ -122,8 +124,8 @@ func (m *Manager) makeFirst(ctx context.Context, spec backend.Spec, req Request,
 // environment. If this process dies during the installation, the sandbox is removed like every unfinished sandbox.
 func (m *Manager) install(ctx context.Context, id string, asked Request, hosts sandbox.Egress) (err error) {
 	req, err := m.prepare(Request{
-		Image: asked.Image, User: asked.User, Ceiling: asked.Ceiling, OCIRuntime: asked.OCIRuntime, Pull: asked.Pull, Egress: hosts,
-		Isolation: asked.Isolation,
+		Image: asked.Image, User: asked.User, Ceiling: asked.Ceiling, OCIRuntime: asked.OCIRuntime, Pull: asked.Pull,
+		Egress: hosts, Isolation: asked.Isolation,
 	})
 	if err != nil {
 		return err

@@ -21,10 +21,12 @@ type ConflictError struct {
 
 // Error returns a one-line message.
 func (e *ConflictError) Error() string {
+	fields := strings.Join(e.Fields, ", ")
 	if e.Gone {
-		return fmt.Sprintf("sandbox %s was removed but its workspace was kept; it was created with a different %s", e.Key, strings.Join(e.Fields, ", "))
+		return fmt.Sprintf("sandbox %s was removed but its workspace was kept; it was created with a different %s",
+			e.Key, fields)
 	}
-	return fmt.Sprintf("sandbox %s already exists with a different %s", e.Key, strings.Join(e.Fields, ", "))
+	return fmt.Sprintf("sandbox %s already exists with a different %s", e.Key, fields)
 }
 
 // Unwrap returns backend.ErrExists.

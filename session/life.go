@@ -9,8 +9,8 @@ import (
 // on returns the next state of an open session's sandbox after an event.
 func (s *Session) on(e owner.Event) owner.State {
 	rule, _ := owner.On(owner.Facts{
-		State: owner.Ready, Kind: custody.Kind(s.key.Scope()), Owned: true, StopIdle: s.policy == record.IdleStop, Retention: s.req.Retention,
-		Keep: s.m.keeper.KeepsFiles(s.engine.Limits, s.engine.Workspace),
+		State: owner.Ready, Kind: custody.Kind(s.key.Scope()), Owned: true, StopIdle: s.policy == record.IdleStop,
+		Retention: s.req.Retention, Keep: s.m.keeper.KeepsFiles(s.engine.Limits, s.engine.Workspace),
 	}, e)
 	return rule.To
 }

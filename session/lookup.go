@@ -85,7 +85,9 @@ func (m *Manager) lookup(ctx context.Context, scope record.Scope, id string) (*S
 }
 
 // errGone means that a sandbox in the caller's scope was closed.
-var errGone error = &sanitize.Error{Text: "the sandbox is closed and its files are deleted; open a new sandbox", Err: backend.ErrClosed}
+var errGone error = &sanitize.Error{
+	Text: "the sandbox is closed and its files are deleted; open a new sandbox", Err: backend.ErrClosed,
+}
 
 // InScope returns the open sessions of a scope, sorted by name.
 func (m *Manager) InScope(scope record.Scope) []*Session {
@@ -227,8 +229,8 @@ func (m *Manager) describe(engine backend.Info, key Key) Info {
 	}
 	return Info{
 		ID: engine.SessionID, Key: key, Run: key.Run(), State: state, Image: engine.Image, User: engine.User,
-		Network: engine.Network, Mounts: engine.Mounts, Isolation: engine.Isolation, Root: engine.Root, Limits: engine.Limits, Workspace: engine.Workspace,
-		RootBytes: engine.RootBytes, RootEnforcement: engine.RootEnforcement, Created: engine.Created,
-		Workdir: backend.Workdir, Backend: m.driver, EngineID: engine.ID, Labels: engine.Labels,
+		Network: engine.Network, Mounts: engine.Mounts, Isolation: engine.Isolation, Root: engine.Root,
+		Limits: engine.Limits, Workspace: engine.Workspace, RootBytes: engine.RootBytes,
+		RootEnforcement: engine.RootEnforcement, Created: engine.Created, Workdir: backend.Workdir, Backend: m.driver, EngineID: engine.ID, Labels: engine.Labels,
 	}
 }

@@ -90,7 +90,8 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 		o = *opts
 	}
 	if o.Environments != nil && o.Instance == "" {
-		return nil, fmt.Errorf("%w: Options.Environments requires an Instance, because environments outlive this process", backend.ErrInvalid)
+		return nil, fmt.Errorf("%w: Options.Environments requires an Instance, because environments outlive this process",
+			backend.ErrInvalid)
 	}
 	alone, shared := o.Instance == "", o.Instance != "" && o.Store != nil
 	o.Engine = cmp.Or(o.Engine, b.Name())
@@ -139,7 +140,8 @@ func (o *Options) complete() error {
 	}
 	for name := range o.Labels {
 		if strings.HasPrefix(name, backend.LabelPrefix) {
-			return fmt.Errorf("%w: label %q: names below %s are reserved", backend.ErrInvalid, sanitize.Message(name), backend.LabelPrefix)
+			return fmt.Errorf("%w: label %q: names below %s are reserved",
+				backend.ErrInvalid, sanitize.Message(name), backend.LabelPrefix)
 		}
 	}
 	if o.MaxSandboxes < 0 || o.MaxFileBytes < 0 {

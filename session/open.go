@@ -83,7 +83,8 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 		measured := []attribute.KeyValue{telemetry.KeyCreated.Bool(created)}
 		if s != nil {
 			span.SetAttributes(telemetry.KeySandboxID.String(s.id), telemetry.KeyCreated.Bool(created),
-				semconv.ContainerID.String(s.engine.ID), telemetry.Text(semconv.ContainerImage, s.engine.Image), semconv.ContainerRuntime.String(m.driver))
+				semconv.ContainerID.String(s.engine.ID), telemetry.Text(semconv.ContainerImage, s.engine.Image),
+				semconv.ContainerRuntime.String(m.driver))
 		}
 		err = sandbox.WrapError("Open", m.driver, "", err)
 		if err != nil {
@@ -513,7 +514,8 @@ func (m *Manager) newSession(key Key, req Request, id string) *Session {
 		ID: id, Key: key.String(), Run: key.Run(), Limits: req.Limits, Env: req.Env, ExecTimeout: req.ExecTimeout,
 		MaxFileBytes: m.opts.MaxFileBytes, Egress: m.opts.Egress, Hosts: req.Egress, Shared: m.opts.Join,
 		Settings:       sync.OnceValue(func() sandbox.Settings { return s.Info().Settings() }),
-		TracerProvider: m.tracers, Logger: m.log, Now: func() time.Time { return m.now() }, OnUse: s.recordUse, OnLost: s.noteLost,
+		TracerProvider: m.tracers, Logger: m.log, Now: func() time.Time { return m.now() },
+		OnUse: s.recordUse, OnLost: s.noteLost,
 	})
 	return s
 }
@@ -524,8 +526,9 @@ func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Sp
 	return backend.Spec{
 		ID: s.id, Instance: m.opts.Instance, Key: s.key.String(), Run: s.key.Run(), Hash: s.req.shape().hash(),
 		Image: s.req.Image, Pull: s.req.Pull, User: s.req.User, Root: s.req.Root, Limits: s.req.Limits,
-		Network: s.req.Network, OCIRuntime: s.req.OCIRuntime, Isolation: s.req.Isolation, Mounts: m.mounts(s.req), Labels: maps.Clone(m.opts.Labels),
-		OnPull: onPull, Fork: s.req.fork, Created: s.created, OrphanTimeout: s.orphanTimeout(), Ephemeral: m.alone,
+		Network: s.req.Network, OCIRuntime: s.req.OCIRuntime, Isolation: s.req.Isolation, Mounts: m.mounts(s.req),
+		Labels: maps.Clone(m.opts.Labels), OnPull: onPull, Fork: s.req.fork, Created: s.created,
+		OrphanTimeout: s.orphanTimeout(), Ephemeral: m.alone,
 	}
 }
 

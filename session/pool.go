@@ -79,7 +79,8 @@ func (m *Manager) newPool(specs []PoolSpec) (*warmPool, error) {
 			return nil, fmt.Errorf("pool of %s: %w", sanitize.Message(spec.Request.Image), err)
 		}
 		w.kinds[req.kind()] = req
-		kinds = append(kinds, pool.Kind[string]{Of: req.kind(), Size: spec.Size, Idle: cmp.Or(spec.IdleTimeout, DefaultPoolIdle)})
+		idle := cmp.Or(spec.IdleTimeout, DefaultPoolIdle)
+		kinds = append(kinds, pool.Kind[string]{Of: req.kind(), Size: spec.Size, Idle: idle})
 	}
 	w.Pool = pool.New(w, kinds)
 	return w, nil
@@ -105,7 +106,8 @@ func (w *warmPool) run() {
 
 // take returns a pooled sandbox for a prepared request, or nil.
 func (w *warmPool) take(req Request) *pooled {
-	if w == nil || req.Pull == backend.PullAlways || req.fork != nil || req.Isolation != "" && w.m.CheckIsolation(req) != nil {
+	if w == nil || req.Pull == backend.PullAlways || req.fork != nil ||
+		req.Isolation != "" && w.m.CheckIsolation(req) != nil {
 		return nil
 	}
 	p, _ := w.Take(req.kind())

@@ -88,7 +88,8 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 		err := fmt.Errorf("%w: the workspace belongs to user %s, not to %s", backend.ErrUnsupported, had.User, trial.User)
 		return hint.New(hint.Failed, err, fmt.Sprintf("run `workcell sandbox open --user %s …`", had.User))
 	case wanted != limit:
-		return fmt.Errorf("%w: a rebuild cannot change the workspace limit from %d to %d bytes", backend.ErrUnsupported, limit, wanted)
+		return fmt.Errorf("%w: a rebuild cannot change the workspace limit from %d to %d bytes",
+			backend.ErrUnsupported, limit, wanted)
 	case limit > 0 && trial.Workspace != had.Workspace && had.Workspace != backend.WorkspaceWatched && had.Workspace != "":
 		// A monitored workspace is a plain directory, which every sandbox can use.
 		return fmt.Errorf("%w: a rebuild cannot change the enforcement of the workspace limit from %q to %q",

@@ -33,9 +33,7 @@ func (m *Manager) prepare(req Request) (Request, error) {
 			sanitize.Clip(string(req.Isolation)), backend.Isolations())
 	}
 	req.Isolation = req.Isolation.Stricter(m.opts.Defaults.Isolation)
-	if req.Network == "" {
-		req.Network = backend.NetworkNone
-	}
+	req.Network = cmp.Or(req.Network, backend.NetworkNone)
 	if err := m.checkEgress(req); err != nil {
 		return req, err
 	}
@@ -65,22 +63,22 @@ func (m *Manager) prepare(req Request) (Request, error) {
 			return req, &backend.LimitError{Limit: row, Value: value}
 		}
 	}
-	if req.ExecTimeout, err = sandbox.ExecTimeout(req.ExecTimeout, cmp.Or(m.opts.Defaults.ExecTimeout, sandbox.DefaultExecTimeout)); err != nil {
+	timeout := cmp.Or(m.opts.Defaults.ExecTimeout, sandbox.DefaultExecTimeout)
+	if req.ExecTimeout, err = sandbox.ExecTimeout(req.ExecTimeout, timeout); err != nil {
 		return req, err
 	}
 	if req.Retention < 0 {
 		return req, fmt.Errorf("%w: retention %v is negative", backend.ErrInvalid, req.Retention)
 	}
-	if req.IdleTimeout == 0 {
-		req.IdleTimeout = m.opts.IdleTimeout
-	}
+	req.IdleTimeout = cmp.Or(req.IdleTimeout, m.opts.IdleTimeout)
 	return req, nil
 }
 
 // permit validates image and user and applies the policy.
 func (m *Manager) permit(req *Request) error {
 	if req.Image == "" || len(req.Image) > maxImageRef || strings.ContainsAny(req.Image, "\x00 \t\r\n") {
-		return fmt.Errorf("%w: the image reference has %d bytes, must have 1 to %d and no spaces", backend.ErrInvalid, len(req.Image), maxImageRef)
+		return fmt.Errorf("%w: the image reference has %d bytes, must have 1 to %d and no spaces",
+			backend.ErrInvalid, len(req.Image), maxImageRef)
 	}
 	if m.opts.Images != nil {
 		if err := m.opts.Images.Check(req.Image); err != nil {

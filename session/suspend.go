@@ -42,7 +42,8 @@ func (m *Manager) checkDurable(key Key, req Request) error {
 		}
 	case record.IdleStop:
 	default:
-		return fmt.Errorf("%w: invalid idle policy %q: must be %q or %q", backend.ErrInvalid, sanitize.Message(string(req.IdlePolicy)), record.IdleRemove, record.IdleStop)
+		return fmt.Errorf("%w: invalid idle policy %q: must be %q or %q",
+			backend.ErrInvalid, sanitize.Message(string(req.IdlePolicy)), record.IdleRemove, record.IdleStop)
 	}
 	what := "idle policy stop"
 	if req.Mode == OpenRebuild {
@@ -67,7 +68,8 @@ func (m *Manager) canStop(policy record.IdlePolicy, limits backend.Limits, enfor
 	if policy != record.IdleStop || m.keeper.KeepsFiles(limits, enforcement) {
 		return nil
 	}
-	return fmt.Errorf("%w: idle policy stop is not supported, because the sandbox loses its files when it stops", backend.ErrUnsupported)
+	return fmt.Errorf("%w: idle policy stop is not supported, because the sandbox loses its files when it stops",
+		backend.ErrUnsupported)
 }
 
 // extendIdle sets the idle timeout to the longest timeout of all openers. If the sandbox is only suspended when idle,

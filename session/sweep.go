@@ -86,7 +86,8 @@ func (m *Manager) sweepContext(ctx context.Context) (context.Context, context.Ca
 
 // untraced returns a context in which drivers create no traces.
 func untraced(ctx context.Context) context.Context {
-	return trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}})) // not sampled
+	parent := trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}} // not sampled
+	return trace.ContextWithSpanContext(ctx, trace.NewSpanContext(parent))
 }
 
 // reclaim takes an ownerless record and applies a rule, unless the sandbox turns out to be in use.
@@ -124,7 +125,7 @@ func (m *Manager) reclaim(ctx context.Context, rec record.Record, rule owner.Rul
 		m.putBack(ctx, taken, use)
 		return nil
 	}
-	if decided := taken.State == record.Removing || taken.State == record.Closed; !decided || taken.Reason == "" { // else only the removal is late
+	if taken.State.Live() || taken.Reason == "" { // else only the removal is late
 		taken.Reason = string(rule.On)
 	}
 	if rule.Do == owner.Stop {
@@ -211,5 +212,6 @@ func (s *Session) orphanTimeout() time.Duration {
 	if s.idle < 0 {
 		return 0
 	}
-	return max(s.idle, s.req.Retention, custody.SecondaryIdle(record.Record{Idle: s.idle})) + custody.Lifetimes.OrphanMargin
+	secondary := custody.SecondaryIdle(record.Record{Idle: s.idle})
+	return max(s.idle, s.req.Retention, secondary) + custody.Lifetimes.OrphanMargin
 }

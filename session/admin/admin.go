@@ -48,10 +48,11 @@ func Abandoned(ctx context.Context, m *session.Manager) ([]record.Record, error)
 func Forsaken(ctx context.Context, m *session.Manager) (recs []record.Record, err error) {
 	found, err := m.Backend().List(ctx, backend.Filter{})
 	for _, engine := range found {
-		if key, invalid := record.ParseKey(engine.Key); invalid == nil && engine.Instance != m.Instance() && custody.Ended(engine) {
-			expires := engine.Created.Add(custody.Lifetimes.Ended)
+		key, invalid := record.ParseKey(engine.Key)
+		if invalid == nil && engine.Instance != m.Instance() && custody.Ended(engine) {
 			recs = append(recs, record.Record{
-				ID: engine.SessionID, Key: key, EngineID: engine.ID, State: record.Removing, LastUsed: engine.Created, Expires: expires,
+				ID: engine.SessionID, Key: key, EngineID: engine.ID, State: record.Removing, LastUsed: engine.Created,
+				Expires: engine.Created.Add(custody.Lifetimes.Ended),
 			})
 		}
 	}

@@ -116,7 +116,8 @@ func (w *watch) tell(ctx context.Context, list []session.Info, yield func(Event,
 			what = EventPresent
 		case !there:
 			what = EventAdded
-		case old.State == info.State && old.Reason == info.Reason && old.IdlePolicy == info.IdlePolicy && old.EngineID == info.EngineID:
+		case old.State == info.State && old.Reason == info.Reason && old.IdlePolicy == info.IdlePolicy &&
+			old.EngineID == info.EngineID:
 			continue
 		}
 		if !yield(Event{Type: what, Time: now, Info: info}, nil) {

@@ -4,7 +4,8 @@
 //
 //	store, err := cache.Open(dir)
 //	manager, err := session.NewManager(driver, &session.Options{Instance: "mine", Caches: store.Caches()})
-//	_, err = store.Fill(ctx, manager, cache.FillOptions{Name: "pip", Request: image, Argv: []string{"pip", "download", "requests"}})
+//	download := []string{"pip", "download", "requests"}
+//	_, err = store.Fill(ctx, manager, cache.FillOptions{Name: "pip", Request: image, Argv: download})
 //	s, _, err := manager.Open(ctx, key, session.Request{Image: "python:3.11-slim", Caches: []string{"pip"}})
 //
 // Only Fill changes a cache. Sandboxes that read a cache cannot change it.
@@ -100,7 +101,8 @@ func Open(dir string, own ...Volume) (*Store, error) {
 		}
 		for name := range v.Env {
 			if !variablePattern.MatchString(name) {
-				return nil, fmt.Errorf("cache: %s: %.100q is not the name of an environment variable: %w", v.Name, name, backend.ErrInvalid)
+				return nil, fmt.Errorf("cache: %s: %.100q is not the name of an environment variable: %w",
+					v.Name, name, backend.ErrInvalid)
 			}
 		}
 		v.MaxBytes = cmp.Or(v.MaxBytes, DefaultMaxBytes)

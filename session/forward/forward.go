@@ -52,7 +52,8 @@ func ParsePort(text string) (Port, error) {
 		}
 	}
 	if err != nil || s == 0 || host == "0" {
-		return Port{}, fmt.Errorf("%w: invalid port %q: must be PORT or HOST:SANDBOX with ports 1 to 65535", backend.ErrInvalid, sanitize.Clip(text))
+		return Port{}, fmt.Errorf("%w: invalid port %q: must be PORT or HOST:SANDBOX with ports 1 to 65535",
+			backend.ErrInvalid, sanitize.Clip(text))
 	}
 	return Port{Host: uint16(h), Sandbox: uint16(s)}, nil
 }
@@ -154,7 +155,8 @@ func (f *Forwarder) Serve(ctx context.Context) error {
 }
 
 // accept forwards the connections of one port.
-func (f *Forwarder) accept(ctx context.Context, gone context.CancelCauseFunc, ln *net.TCPListener, p Port, tasks *sync.WaitGroup) {
+func (f *Forwarder) accept(ctx context.Context, gone context.CancelCauseFunc, ln *net.TCPListener, p Port,
+	tasks *sync.WaitGroup) {
 	for {
 		conn, err := ln.AcceptTCP()
 		if err != nil {

@@ -155,8 +155,10 @@ func Running(ctx context.Context, s *sandbox.Sandbox) (ids []string, err error) 
 
 // isTheirs reports whether a file cannot be read because a program of the sandbox changed it.
 func isTheirs(err error) bool {
-	return slices.ContainsFunc([]error{backend.ErrNotFound, backend.ErrPermission, backend.ErrInvalid, backend.ErrTooLarge, backend.ErrUnsupported},
-		func(kind error) bool { return errors.Is(err, kind) })
+	kinds := []error{
+		backend.ErrNotFound, backend.ErrPermission, backend.ErrInvalid, backend.ErrTooLarge, backend.ErrUnsupported,
+	}
+	return slices.ContainsFunc(kinds, func(kind error) bool { return errors.Is(err, kind) })
 }
 
 // interpreter is one interpreter of a sandbox.

@@ -78,17 +78,19 @@ func UserScope(user string) Scope {
 	return Scope{Namespace: NamespaceUser, ID: id.String()}
 }
 
+// userCode matches a byte that UserScope has replaced.
+var userCode = regexp.MustCompile(`_[0-9a-f]{2}`)
+
 // User returns the end user's name if the key is from UserScope. For other keys, including keys from UserKey, it
 // returns "".
 func (k Key) User() string {
 	if k.Namespace != NamespaceUser || k.Name != userName {
 		return ""
 	}
-	name := regexp.MustCompile(`_[0-9a-f]{2}`).ReplaceAllStringFunc(k.ID, func(code string) string {
+	return userCode.ReplaceAllStringFunc(k.ID, func(code string) string {
 		c, _ := strconv.ParseUint(code[1:], 16, 8) // two digits
 		return string([]byte{byte(c)})
 	})
-	return name
 }
 
 // String returns the text form, "workflow:<run>:<name>". ParseKey is the inverse for every valid key.
@@ -132,7 +134,8 @@ func (k Key) Validate() error {
 // ParseKey parses the text form of a key.
 func ParseKey(text string) (Key, error) {
 	if len(text) > 3*MaxPart+2 {
-		return Key{}, fmt.Errorf("%w: the sandbox key has %d bytes, the limit is %d", backend.ErrInvalid, len(text), 3*MaxPart+2)
+		return Key{}, fmt.Errorf("%w: the sandbox key has %d bytes, the limit is %d",
+			backend.ErrInvalid, len(text), 3*MaxPart+2)
 	}
 	parts := strings.Split(text, ":")
 	if len(parts) != 3 {
@@ -151,7 +154,8 @@ func ValidatePart(what, part string) error {
 		return fmt.Errorf("%w: sandbox key without %s", backend.ErrInvalid, what)
 	}
 	if len(part) > MaxPart {
-		return fmt.Errorf("%w: %s of a sandbox key has %d bytes, the limit is %d", backend.ErrInvalid, what, len(part), MaxPart)
+		return fmt.Errorf("%w: %s of a sandbox key has %d bytes, the limit is %d",
+			backend.ErrInvalid, what, len(part), MaxPart)
 	}
 	for i, c := range []byte(part) {
 		if !keyByte(c) || (i == 0 && (c == '-' || c == '.')) {

@@ -39,7 +39,8 @@ func (e *MissingError) Error() string {
 	if e.NoSandbox {
 		return "the run has no shared sandbox, so these outputs are missing: " + strings.Join(e.Outputs, ", ")
 	}
-	return fmt.Sprintf("missing outputs: %s not found in the workspace (add ? at the end for optional outputs)", strings.Join(e.Outputs, ", "))
+	return fmt.Sprintf("missing outputs: %s not found in the workspace (add ? at the end for optional outputs)",
+		strings.Join(e.Outputs, ", "))
 }
 
 // Collect reads the files that match the patterns in want (`outputs:`) and the changes since began from a sandbox.

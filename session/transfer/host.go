@@ -37,9 +37,13 @@ func openSource(stdin io.Reader, arg string) (source, error) {
 type inputSource struct{ r io.Reader }
 
 func (*inputSource) place() place                          { return place{name: "standard input"} }
-func (*inputSource) self() entry                           { return entry{kind: sandbox.TypeFile, mode: 0o644, size: -1} }
 func (*inputSource) list(context.Context) ([]entry, error) { return nil, nil }
 func (*inputSource) close() error                          { return nil }
+
+func (*inputSource) self() entry {
+	return entry{kind: sandbox.TypeFile, mode: 0o644, size: -1}
+}
+
 func (s *inputSource) open(context.Context, entry) (io.ReadCloser, error) {
 	return io.NopCloser(s.r), nil
 }
@@ -106,8 +110,8 @@ func walk(ctx context.Context, root *os.Root, visit func(entry) error) error {
 
 // tooMany returns the error for a directory with too many entries.
 func tooMany(n int64) error {
-	return hint.New(hint.Failed, fmt.Errorf("it contains %d or more files and directories, the limit of one copy is %d", n, maxEntries),
-		"copy its subdirectories separately")
+	err := fmt.Errorf("it contains %d or more files and directories, the limit of one copy is %d", n, maxEntries)
+	return hint.New(hint.Failed, err, "copy its subdirectories separately")
 }
 
 func (s *hostSource) open(_ context.Context, e entry) (io.ReadCloser, error) {
@@ -181,10 +185,14 @@ func openTarget(stdout io.Writer, arg string) (target, error) {
 // outputTarget is standard output.
 type outputTarget struct{ w io.Writer }
 
-func (*outputTarget) place() place                                     { return place{name: "standard output", kind: sandbox.TypeFile} }
 func (*outputTarget) close() error                                     { return nil }
 func (*outputTarget) enter(context.Context, string, fs.FileMode) error { return errors.ErrUnsupported }
 func (*outputTarget) mkdir(context.Context, string, fs.FileMode) error { return errors.ErrUnsupported }
+
+func (*outputTarget) place() place {
+	return place{name: "standard output", kind: sandbox.TypeFile}
+}
+
 func (t *outputTarget) write(_ context.Context, _ string, _ entry, r io.Reader) error {
 	_, err := io.Copy(t.w, r)
 	return err

@@ -35,7 +35,8 @@ func workspacePath(workdir, p string) (string, error) {
 	}
 	if !ok || below == ".." || strings.HasPrefix(below, "../") {
 		return "", hint.New(hint.Usage, fmt.Errorf("%s is not below %s or %s", p, workdir, scratchDir),
-			"for other paths, copy out with: workcell sandbox exec SANDBOX -- cat "+p+" > FILE, and in with: workcell sandbox exec SANDBOX -- tee "+p+" < FILE")
+			"for other paths, copy out with: workcell sandbox exec SANDBOX -- cat "+p+" > FILE, "+
+				"and in with: workcell sandbox exec SANDBOX -- tee "+p+" < FILE")
 	}
 	return below, nil
 }
@@ -210,6 +211,7 @@ func (t *sandboxTarget) write(ctx context.Context, name string, e entry, r io.Re
 	if mode == 0 { // zero would mean the default mode
 		mode = 0o400
 	}
-	_, err := t.s.WriteFile(ctx, path.Join(t.dir, name), r, sandbox.WriteFileOptions{Mode: mode, Overwrite: true, Size: e.size})
+	opts := sandbox.WriteFileOptions{Mode: mode, Overwrite: true, Size: e.size}
+	_, err := t.s.WriteFile(ctx, path.Join(t.dir, name), r, opts)
 	return err
 }

@@ -131,7 +131,8 @@ func (c *copying) run(ctx context.Context) (err error) {
 	case sandbox.TypeDir:
 		return c.tree(ctx, self)
 	}
-	return hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", c.from.place().name), "use - for stdin")
+	err = fmt.Errorf("%s is neither a file nor a directory", c.from.place().name)
+	return hint.New(hint.Failed, err, "use - for stdin")
 }
 
 // file copies a single file.
@@ -143,7 +144,8 @@ func (c *copying) file(ctx context.Context, self entry) error {
 	case to.kind == sandbox.TypeDir:
 		name = from.base
 	case to.dirOnly:
-		return hint.New(hint.Failed, fmt.Errorf("%s is not a directory", to.name), "create the directory, or remove the part after its name")
+		return hint.New(hint.Failed, fmt.Errorf("%s is not a directory", to.name),
+			"create the directory, or remove the part after its name")
 	}
 	self.path = ""
 	return copyError(from.name, c.one(ctx, self, name))
@@ -164,8 +166,9 @@ func (c *copying) tree(ctx context.Context, self entry) error {
 		size += max(e.size, 0)
 	}
 	if size > maxBytes {
-		return hint.New(hint.Failed, fmt.Errorf("%s has %.1f GiB, the limit of one copy is %.1f GiB", from.name, float64(size)/(1<<30), float64(maxBytes)/(1<<30)),
-			"copy its subdirectories separately")
+		const gib = float64(1 << 30)
+		err := fmt.Errorf("%s has %.1f GiB, the limit of one copy is %.1f GiB", from.name, float64(size)/gib, maxBytes/gib)
+		return hint.New(hint.Failed, err, "copy its subdirectories separately")
 	}
 	name := ""
 	if to.kind == sandbox.TypeDir && !from.contents {
@@ -301,7 +304,8 @@ func (m *meter) Read(p []byte) (int, error) {
 	before := m.seen / showEvery
 	m.seen += int64(n)
 	if m.c.copied.Add(int64(n)) > maxBytes {
-		return 0, hint.New(hint.Failed, fmt.Errorf("%w: more than %.1f GiB in all", backend.ErrTooLarge, float64(maxBytes)/(1<<30)), "")
+		err := fmt.Errorf("%w: more than %.1f GiB in all", backend.ErrTooLarge, float64(maxBytes)/(1<<30))
+		return 0, hint.New(hint.Failed, err, "")
 	}
 	if m.seen/showEvery > before {
 		m.c.see.Progress(Event{Path: m.name, Bytes: m.seen, Size: m.size})

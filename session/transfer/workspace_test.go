@@ -97,8 +97,9 @@ func TestWorkspaceCopiesFilesOnly(t *testing.T) {
 func TestWorkspaceRefusesTooMuchBeforeItCopies(t *testing.T) {
 	t.Parallel()
 	files, bytes := t.TempDir(), t.TempDir()
-	for i := range maxWorkspaceFiles + 1 {
-		must(t, os.Mkdir(filepath.Join(files, strconv.Itoa(i)), 0o700))
+	write(t, files, "a", "", 0o644)
+	for i := range maxWorkspaceFiles {
+		must(t, os.Link(filepath.Join(files, "a"), filepath.Join(files, strconv.Itoa(i))))
 	}
 	write(t, bytes, "a", "", 0o644)
 	must(t, os.Truncate(filepath.Join(bytes, "a"), maxWorkspaceBytes))

@@ -11,15 +11,15 @@ import (
 
 // Timing of a pool.
 const (
-	// Quiet is how long the pool waits after the last Take before it creates a thing, so that callers that take many
-	// things have the CPU for their first work. Busy is the maximum total wait.
-	Quiet, Busy = 100 * time.Millisecond, 2 * time.Second
-	// Rest is the pause after creating a thing, as a multiple of the creation time.
-	Rest = 3
-	// Check is the interval between reviews of the things in the pool.
-	Check = 10 * time.Second
-	// FirstPause and LongestPause are the limits of the pause between failed attempts.
-	FirstPause, LongestPause = time.Second, time.Minute
+	// quiet is how long the pool waits after the last Take before it creates a thing, so that callers that take many
+	// things have the CPU for their first work. maxQuiet is the maximum total wait.
+	quiet, maxQuiet = 100 * time.Millisecond, 2 * time.Second
+	// restFactor is the pause after creating a thing, as a multiple of the creation time.
+	restFactor = 3
+	// checkEvery is the interval between reviews of the things in the pool.
+	checkEvery = 10 * time.Second
+	// firstPause and longestPause are the limits of the pause between failed attempts.
+	firstPause, longestPause = time.Second, time.Minute
 )
 
 // ErrLater is the error of Source.Make if it has no capacity now.
@@ -124,7 +124,7 @@ func (p *Pool[K, T]) changed() {
 
 // Run fills the pool until ctx ends, and returns the remaining things. Afterwards Take and Evict return nothing.
 func (p *Pool[K, T]) Run(ctx context.Context) []T {
-	check := time.NewTicker(Check)
+	check := time.NewTicker(checkEvery)
 	defer check.Stop()
 	for ctx.Err() == nil {
 		kind, wait := p.next(time.Now())
@@ -149,7 +149,7 @@ func (p *Pool[K, T]) Run(ctx context.Context) []T {
 func (p *Pool[K, T]) next(now time.Time) (kind K, wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	wait, found := Check, false
+	wait, found := checkEvery, false
 	for _, k := range p.order {
 		s := p.shelves[k]
 		switch pause := s.retry.Sub(now); {
@@ -167,7 +167,7 @@ func (p *Pool[K, T]) next(now time.Time) (kind K, wait time.Duration) {
 	if p.waiting.IsZero() {
 		p.waiting = now
 	}
-	if busy := Quiet - now.Sub(p.taken); busy > 0 && now.Sub(p.waiting) < Busy {
+	if busy := quiet - now.Sub(p.taken); busy > 0 && now.Sub(p.waiting) < maxQuiet {
 		return kind, busy
 	}
 	return kind, 0
@@ -185,15 +185,15 @@ func (p *Pool[K, T]) fill(ctx context.Context, kind K) {
 		s.ready = append(s.ready, thing)
 		s.pause = 0
 	} else {
-		s.pause = min(max(2*s.pause, FirstPause), LongestPause)
+		s.pause = min(max(2*s.pause, firstPause), longestPause)
 		if errors.Is(err, ErrLater) {
-			s.pause = FirstPause
+			s.pause = firstPause
 		}
 		s.retry = time.Now().Add(s.pause)
 	}
 	p.mu.Unlock()
 	select {
-	case <-time.After(Rest * took):
+	case <-time.After(restFactor * took):
 	case <-ctx.Done():
 	}
 }

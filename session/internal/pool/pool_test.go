@@ -1,4 +1,4 @@
-package pool_test
+package pool
 
 import (
 	"context"
@@ -8,8 +8,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/workcell-dev/workcell/session/internal/pool"
 )
 
 // works is a source that creates numbers.
@@ -62,10 +60,10 @@ func (w *works) record() (made []time.Time, dropped []int) {
 }
 
 // start starts a pool with the specified size. end stops the pool and returns the remaining numbers.
-func start(t *testing.T, w *works, size int, idle time.Duration) (p *pool.Pool[string, int], end func() []int) {
+func start(t *testing.T, w *works, size int, idle time.Duration) (p *Pool[string, int], end func() []int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	p = pool.New(w, []pool.Kind[string]{{Of: "a", Size: size, Idle: idle}})
+	p = New(w, []Kind[string]{{Of: "a", Size: size, Idle: idle}})
 	left := make(chan []int, 1)
 	go func() { left <- p.Run(ctx) }()
 	return p, func() []int {
@@ -75,7 +73,7 @@ func start(t *testing.T, w *works, size int, idle time.Duration) (p *pool.Pool[s
 }
 
 // take takes a number and verifies whether one is available.
-func take(t *testing.T, p *pool.Pool[string, int], want bool) int {
+func take(t *testing.T, p *Pool[string, int], want bool) int {
 	t.Helper()
 	n, ok := p.Take("a")
 	if ok != want {
@@ -92,18 +90,18 @@ func TestFill(t *testing.T) {
 		p, end := start(t, w, 3, -1)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if made, _ := w.record(); len(made) != 3 || made[1].Sub(made[0]) != (1+pool.Rest)*time.Second {
+		if made, _ := w.record(); len(made) != 3 || made[1].Sub(made[0]) != (1+restFactor)*time.Second {
 			t.Errorf("made at %v", made)
 		}
 		for range 3 {
 			take(t, p, true)
-			time.Sleep(pool.Quiet / 2)
+			time.Sleep(quiet / 2)
 		}
 		last := time.Now()
 		take(t, p, false)
 		time.Sleep(time.Second / 2)
 		synctest.Wait()
-		if made, _ := w.record(); len(made) != 4 || made[3].Sub(last) != pool.Quiet {
+		if made, _ := w.record(); len(made) != 4 || made[3].Sub(last) != quiet {
 			t.Errorf("made %d, the next one %v after the last was taken", len(made), made[len(made)-1].Sub(last))
 		}
 		time.Sleep(time.Minute)
@@ -123,7 +121,7 @@ func TestBusy(t *testing.T) {
 		p, end := start(t, w, 1, -1)
 		synctest.Wait()
 		take(t, p, true)
-		for began := time.Now(); time.Since(began) < pool.Busy+pool.Quiet; time.Sleep(pool.Quiet / 4) {
+		for began := time.Now(); time.Since(began) < maxQuiet+quiet; time.Sleep(quiet / 4) {
 			p.Take("a")
 		}
 		synctest.Wait()
@@ -147,7 +145,7 @@ func TestFailures(t *testing.T) {
 		w.Lock()
 		w.fails = nil
 		w.Unlock()
-		time.Sleep(pool.LongestPause)
+		time.Sleep(longestPause)
 		if left := end(); len(left) != 1 {
 			t.Errorf("%v are left", left)
 		}
@@ -159,7 +157,7 @@ func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &works{}
 		p, end := start(t, w, 2, time.Hour)
-		time.Sleep(time.Hour + 2*pool.Check)
+		time.Sleep(time.Hour + 2*checkEvery)
 		synctest.Wait()
 		if made, dropped := w.record(); len(made) != 2 || len(dropped) != 2 {
 			t.Errorf("%d made, %v dropped", len(made), dropped)
@@ -180,7 +178,7 @@ func TestReview(t *testing.T) {
 		w.Lock()
 		w.unfit = []int{1}
 		w.Unlock()
-		time.Sleep(2 * pool.Check)
+		time.Sleep(2 * checkEvery)
 		if left := end(); !slices.Equal(w.dropped, []int{1}) || !slices.Equal(left, []int{2, 3}) {
 			t.Errorf("dropped %v, left %v", w.dropped, left)
 		}

@@ -200,7 +200,8 @@ VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`, args...)
 // has reports whether a record exists with exactly these contents.
 func (s *Store) has(ctx context.Context, id string, record any) (there bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) error {
-		return q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.session WHERE id = $1 AND record = $2)`, id, record).Scan(&there)
+		const query = `SELECT EXISTS (SELECT FROM workcell.session WHERE id = $1 AND record = $2)`
+		return q.QueryRow(ctx, query, id, record).Scan(&there)
 	})
 	return there, err
 }
@@ -264,7 +265,8 @@ func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Tim
 }
 
 // change calls fn with a copy of a record, stores the result, and returns it.
-func (s *Store) change(ctx context.Context, id string, fn func(rec *record.Record, again bool) error) (rec record.Record, err error) {
+func (s *Store) change(ctx context.Context, id string, fn func(rec *record.Record, again bool) error) (
+	rec record.Record, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx pgx.Tx, again bool) (err error) {
 		if rec, err = scan(id, tx.QueryRow(ctx, recordOf+` FOR UPDATE`, id)); err != nil {
 			return err
