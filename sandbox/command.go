@@ -40,9 +40,8 @@ func (s *Sandbox) Command(id string) *Command { return &Command{s, id} }
 func (c *Command) ID() string { return c.id }
 
 // Wait waits until the command ends, at most for d. If d is negative, Wait has no time limit. If the command is still
-// running after d, Wait returns its status and no error. The output is the output that Exec would have returned,
-// limited by Exec's HeadBytes and TailBytes. The output is omitted if Exec has already returned it, or if that was long
-// ago.
+// running after d, Wait returns its status and no error. The output is the same as from Exec, limited by Exec's
+// HeadBytes and TailBytes. The output is omitted if Exec has already returned it, or if the command ended long ago.
 func (c *Command) Wait(ctx context.Context, d time.Duration) (res ExecResult, err error) {
 	ctx, span := c.start(ctx, telemetry.SpanWaitExec)
 	defer func() { c.s.end(span, "Wait", &err) }()
@@ -85,8 +84,8 @@ func (c *Command) Read(ctx context.Context, req ReadRequest) (res ReadResult, er
 	return res, nil
 }
 
-// Write writes to the standard input of a command that was started with StdinOpen. If eof is true, Write then closes
-// the input. If Write fails midway, the number of written bytes is unknown.
+// Write writes to the standard input of a command started with StdinOpen. If eof is true, Write then closes the input.
+// If Write fails midway, the number of written bytes is unknown.
 func (c *Command) Write(ctx context.Context, data []byte, eof bool) (err error) {
 	ctx, span := c.start(ctx, telemetry.SpanWriteExec)
 	defer func() { c.s.end(span, "Write", &err) }()
@@ -146,9 +145,9 @@ func (c *Command) Extend(ctx context.Context, by time.Duration) (err error) {
 	return err
 }
 
-// Attach connects to the terminal of a command that Terminal started in any process. Like Terminal, it returns when the
+// Attach connects to the terminal of a command started by Terminal in any process. Like Terminal, it returns when the
 // command ends or the client disconnects. Attach sets the size and shows the latest output again. If another client was
-// connected, that client gets ErrTakenOver.
+// connected, the client gets ErrTakenOver.
 func (c *Command) Attach(ctx context.Context, size TerminalSize, at TerminalStreams) (res ExecResult, err error) {
 	ctx, span := c.start(ctx, telemetry.SpanJoinTerminal)
 	defer func() { c.s.end(span, "Attach", &err) }()
@@ -162,7 +161,7 @@ func (c *Command) Attach(ctx context.Context, size TerminalSize, at TerminalStre
 	return c.s.atTerminal(ctx, c.id, at, join)
 }
 
-// start starts the span of a call about the command and links it to the span that started the command.
+// start starts the span of a call about the command and links it to the span of the command's start.
 func (c *Command) start(ctx context.Context, name string) (context.Context, trace.Span) {
 	ctx, span := c.s.start(ctx, name, telemetry.Text(telemetry.KeyExecID, c.id))
 	c.s.mu.Lock()
@@ -193,8 +192,8 @@ func (s *Sandbox) KillCommands(ctx context.Context, execIDs []string) []error {
 	return errs
 }
 
-// KillAll ends all commands of the sandbox with TERM and, after a grace period, KILL. It also ends processes that
-// earlier commands left running. It returns the commands that it ended.
+// KillAll ends all commands of the sandbox with TERM and, after a grace period, KILL. It also ends background processes
+// of earlier commands. It returns the ended commands.
 func (s *Sandbox) KillAll(ctx context.Context) ([]ExecStatus, error) {
 	return s.statuses(ctx, "KillAll", (*client.Conn).KillAll)
 }

@@ -23,9 +23,9 @@ const (
 	redialLongest  = 5 * time.Second        // longest pause between attempts to reconnect
 	awayBefore     = time.Minute            // how long an engine may be unavailable before a command starts
 	awayAfter      = 10 * time.Minute       // how long an engine may be unavailable while a command runs
-	settleTime     = 5 * time.Second        // how long an engine may take to notice that a sandbox has exited
+	settleTime     = 5 * time.Second        // how long an engine may take to notice the exit of a sandbox
 	settlePause    = 50 * time.Millisecond  // pause between attempts during settleTime
-	maxStrays      = 256                    // maximum number of commands that a handle remembers to end
+	maxStrays      = 256                    // maximum number of commands of failed calls to end later
 	connectionGone = "the connection to the sandbox was lost; the result is unknown"
 )
 
@@ -69,7 +69,7 @@ func (s *Sandbox) connection(ctx context.Context) (*client.Conn, error) {
 	}
 }
 
-// redial reconnects to the guest, or finds out that the sandbox is lost.
+// redial reconnects to the guest, or marks the sandbox as lost.
 func (s *Sandbox) redial(attempt *redial) {
 	ctx, cancel := context.WithTimeout(s.ctx, dialTimeout)
 	defer cancel()
@@ -98,7 +98,7 @@ func (s *Sandbox) redial(attempt *redial) {
 	close(attempt.done)
 }
 
-// giveUp ends a command whose call failed, because the command may be running and its caller may repeat it. If the call
+// giveUp ends a command whose call failed, because the command may be running and the caller may repeat it. If the call
 // used only the current connection, giveUp only remembers the command: the guest has already ended it, or the next
 // connection ends it before other calls.
 func (s *Sandbox) giveUp(ctx context.Context, execID string, asked []*client.Conn) {
@@ -134,10 +134,10 @@ func (s *Sandbox) endStrays(ctx context.Context, conn *client.Conn) error {
 	return err
 }
 
-// reach connects to the known guest. If that guest no longer runs, reach marks the sandbox as lost.
+// reach connects to the known guest. If the guest no longer runs, reach marks the sandbox as lost.
 func (s *Sandbox) reach(ctx context.Context) (*client.Conn, error) {
-	// An engine may notice the exit of a main process later than its stream ends. Therefore, if the stream ends at once
-	// but the engine reports a running sandbox, reach tries again for settleTime.
+	// An engine may notice the exit of a main process after the end of the stream. Therefore, if the stream ends at
+	// once but the engine reports a running sandbox, reach tries again for settleTime.
 	deadline := time.Now().Add(settleTime)
 	for {
 		conn, err := attach(ctx, s.b, s.engine.ID)
@@ -199,8 +199,8 @@ func (s *Sandbox) lose(reason string) {
 	}
 }
 
-// watch reconnects when the connection breaks, for two reasons: the guest ends its commands if no host is connected for
-// long, and callers should learn about a lost sandbox early.
+// watch reconnects when the connection breaks, for two reasons: to keep the guest from ending all commands, as it does
+// if no host is connected for long, and to report a lost sandbox early.
 func (s *Sandbox) watch(conn *client.Conn) {
 	select {
 	case <-conn.Done():
@@ -210,8 +210,8 @@ func (s *Sandbox) watch(conn *client.Conn) {
 	s.persist(s.ctx, func(*client.Conn) error { return nil })
 }
 
-// persist calls fn with a connection. If fn fails or there is no connection, persist tries again until ctx ends, the
-// sandbox is lost, or the guest violates the protocol.
+// persist calls fn with a connection. If fn or the connection fails, persist tries again until ctx ends, the sandbox is
+// lost, or the guest violates the protocol.
 func (s *Sandbox) persist(ctx context.Context, fn func(*client.Conn) error) {
 	for interval := redialFirst; ; interval = min(2*interval, redialLongest) {
 		conn, err := s.connection(ctx)
@@ -226,7 +226,7 @@ func (s *Sandbox) persist(ctx context.Context, fn func(*client.Conn) error) {
 }
 
 // verify returns the error of a call whose connection broke. It returns ErrLost if the sandbox is lost, and
-// ErrUnavailable otherwise. The error never means that the call had no effect.
+// ErrUnavailable otherwise. Even with an error, the call may have had an effect.
 func (s *Sandbox) verify(ctx context.Context, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
 	defer cancel()
@@ -245,7 +245,7 @@ func attach(ctx context.Context, b backend.SandboxBackend, engineID string) (*cl
 	return client.New(ctx, stream)
 }
 
-// broken reports whether a call failed because its connection ended.
+// broken reports whether a call failed because the connection ended.
 func broken(conn *client.Conn, err error) bool {
 	return errors.Is(err, client.ErrConnLost) || ended(conn)
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // Control is the owner's interface to a Sandbox. The owner, for example package session, connects the handle, observes
-// its use, and closes it. Programs that only use a sandbox do not need it.
+// the use, and closes the handle. Programs without such an owner do not need a Control.
 type Control struct{ s *Sandbox }
 
 // Use describes the use of a handle.
@@ -24,7 +24,7 @@ type Use struct {
 	Calls   int           // number of running calls
 	Last    time.Time     // when the last call began or ended
 	Timeout time.Duration // default timeout of commands
-	Hosts   Egress        // hosts that commands can reach
+	Hosts   Egress        // hosts available to commands
 	Closing bool          // closing or closed
 	Lost    bool          // the sandbox was lost before the handle was closed
 }
@@ -58,8 +58,8 @@ func (c Control) Explain(ctx context.Context, err error) error {
 	}
 }
 
-// Greet connects to a sandbox that is not in use yet. If a rollback or snapshot of the sandbox is running, Greet waits.
-// If the connection breaks, the handle does not reconnect.
+// Greet connects to an unused sandbox. If a rollback or snapshot of the sandbox is running, Greet waits. If the
+// connection breaks, the handle does not reconnect.
 func (c Control) Greet(ctx context.Context, engine backend.Info) (err error) {
 	c.s.engine = engine
 	for {
@@ -72,7 +72,7 @@ func (c Control) Greet(ctx context.Context, engine backend.Info) (err error) {
 	}
 }
 
-// Take makes the handle use the connection that Greet opened for another handle.
+// Take makes the handle use a connection from another handle's Greet.
 func (c Control) Take(from Control, engine backend.Info, image []string) {
 	s, conn := c.s, from.s.conn
 	s.engine, s.image, s.conn, s.hello = engine, image, conn, cleanHello(conn.Hello())
@@ -83,7 +83,7 @@ func (c Control) Take(from Control, engine backend.Info, image []string) {
 // Greeted reports whether the connection from Greet is alive.
 func (c Control) Greeted() bool { return !ended(c.s.conn) }
 
-// Claim resets the guest of a greeted sandbox before its first use. orphan is how long the guest waits without a host
+// Claim resets the guest of a greeted sandbox before the first use. orphan is how long the guest waits without a host
 // before it ends the sandbox. Zero means no limit.
 func (c Control) Claim(ctx context.Context, orphan time.Duration) error {
 	return c.s.conn.Claim(ctx, wire.ClaimRequest{OrphanMillis: orphan.Milliseconds()})
@@ -114,7 +114,7 @@ func (c Control) Warm(ctx context.Context, timeout time.Duration) {
 // OpenEgress makes the allowed hosts available before the first command.
 func (c Control) OpenEgress(ctx context.Context) error { return c.s.openEgress(ctx) }
 
-// SetHosts replaces the hosts that commands can reach. It has no effect on hosts that are already available.
+// SetHosts replaces the hosts available to commands. It has no effect on hosts that are already available.
 func (c Control) SetHosts(hosts Egress) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -212,7 +212,7 @@ type Health struct {
 	Hosts   int // connected processes
 }
 
-// CheckHealth queries the guest of a sandbox that has no handle.
+// CheckHealth queries the guest of a sandbox without a handle.
 func CheckHealth(ctx context.Context, b backend.SandboxBackend, engineID string) (Health, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout+healthTimeout, errNoAnswer)
 	defer cancel()

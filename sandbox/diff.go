@@ -26,11 +26,11 @@ const (
 	maxTreeEntries = 100_000   // files, directories, and links
 	maxTreeNames   = 32 << 20  // total size of their paths in bytes
 	maxTreeDepth   = 100       // depth of nested directories
-	readTogether   = 16        // concurrent files or directories; most are so small that latency dominates
+	readTogether   = 16        // concurrent files or directories; most are small, so latency dominates
 )
 
-// toolLeftovers are rules, as of a .gitignore file, for files that tools leave behind in a work directory. Diff omits
-// new files that match them. In earlier versions, the work directory was the home directory.
+// toolLeftovers are rules, as of a .gitignore file, for leftovers of tools in a work directory. Diff omits new files
+// with such names. In earlier versions, the work directory was the home directory.
 const toolLeftovers = "/.cache/\n/.local/\n/.npm/\n/.bash_history\n/.python_history\n/.node_repl_history\n" +
 	"__pycache__/\nnode_modules/\n"
 
@@ -67,7 +67,7 @@ func (s *Sandbox) ReadTree(ctx context.Context, enter, want func(path string) bo
 	return r.tree, r.omitted, err
 }
 
-// Diff returns the differences between the workspace and base, the tree that it began as. It omits new files that match
+// Diff returns the differences between the workspace and base, the tree at the start. It omits new files matched by
 // .gitignore files of the workspace or toolLeftovers. A .gitignore file can override toolLeftovers. Patch.Omitted lists
 // unreadable files and files above the limits; Diff never reports them as deleted.
 func (s *Sandbox) Diff(ctx context.Context, base patch.Tree) (p *patch.Patch, err error) {
@@ -98,7 +98,7 @@ type treeReader struct {
 	left    int64 // remaining bytes
 	tree    patch.Tree
 	omitted []patch.Conflict
-	unread  map[string]bool // directories that were not listed completely
+	unread  map[string]bool // incompletely listed directories
 	entries int             // number of listed entries
 	names   int             // total size of their paths in bytes
 }
@@ -139,7 +139,7 @@ func (r *treeReader) walk(ctx context.Context, visit func([]FileInfo) ([]string,
 	return nil
 }
 
-// listed returns the entries of a directory that can be part of a tree.
+// listed returns the entries of a directory for a tree.
 func (r *treeReader) listed(ctx context.Context, dir string, list FileList, err error) ([]FileInfo, error) {
 	switch {
 	case ctx.Err() != nil: // the listing may have succeeded first, and sorting takes time
@@ -148,7 +148,7 @@ func (r *treeReader) listed(ctx context.Context, dir string, list FileList, err 
 	case unreadable(err) && dir != ".":
 		r.skipDir(dir, reason(err))
 		return nil, nil
-	case errors.Is(err, backend.ErrNotFound) && dir != ".": // removed since its parent was listed
+	case errors.Is(err, backend.ErrNotFound) && dir != ".": // removed since the parent was listed
 		return nil, nil
 	default:
 		return nil, err
@@ -184,7 +184,7 @@ func (r *treeReader) isUnread(name string) bool {
 	return true
 }
 
-// usable returns the entries of a directory that can be part of a tree.
+// usable returns the entries of a directory for a tree, without private and invalid paths.
 func (r *treeReader) usable(dir string, entries []FileInfo) []FileInfo {
 	list := entries[:0]
 	for _, e := range entries {
@@ -294,7 +294,7 @@ func (s *Sandbox) content(ctx context.Context, e FileInfo) ([]byte, error) {
 	return buf.Bytes(), publicError(cmp.Or(dst.err, err))
 }
 
-// differ compares a workspace with the tree that it began as.
+// differ compares a workspace with the tree at the start.
 type differ struct {
 	treeReader
 	base    patch.Tree

@@ -6,15 +6,15 @@
 //
 // # Services
 //
-// Commands connect to host services that [Sandbox.Serve] provides. If the network is off, they cannot reach the host in
-// any other way. Each command can only use the services that its [ExecRequest] grants. [Command.Extend] compensates a
-// command for the time that the host needed to answer.
+// Commands connect to host services from [Sandbox.Serve]. If the network is off, they cannot reach the host in any
+// other way. Each command can only use the services in the [ExecRequest]. [Command.Extend] compensates a command for
+// the host's response time.
 //
 // # Errors
 //
 // Every error is a [*backend.Error]. If a sentinel of package backend fits, the error wraps it. Context errors can be
-// tested with errors.Is. A command's exit code is a result, never an error: an error means that the result is unknown.
-// If a program could not be started, the error is a [*LaunchError].
+// tested with errors.Is. A command's exit code is a result, never an error: after an error, the result is unknown. If a
+// program could not be started, the error is a [*LaunchError].
 //
 // # Reports of the sandbox are untrusted
 //

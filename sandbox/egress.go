@@ -8,11 +8,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/rules"
 )
 
-// Egress lists the hosts that a sandbox without a network can reach. The zero value allows no host. See
+// Egress lists the hosts for a sandbox without a network. The zero value allows no host. See
 // docs/guides/network-access.md.
 type Egress = rules.Hosts
 
-// ServiceUse is an HTTP service of the operator that a sandbox reaches as http://NAME.workcell. See
+// ServiceUse is an HTTP service of the operator. A sandbox reaches it as http://NAME.workcell. See
 // docs/guides/services.md.
 type ServiceUse = rules.ServiceUse
 
@@ -31,7 +31,7 @@ type EgressGateway interface {
 // EgressRefusal is a refused host and the reason.
 type EgressRefusal struct {
 	Host string // with port
-	Rule string // rule that refused the host
+	Rule string // violated rule
 	Hint string // suggested fix
 }
 
@@ -60,8 +60,8 @@ func (s *Sandbox) openEgress(ctx context.Context) error {
 // this time.
 const answerTime = time.Second
 
-// refused returns the hosts that were refused since a command was started, and the attempts to connect without the
-// proxy, of which the guest knows only the number.
+// refused returns the hosts refused since the start of a command, and the attempts to connect without the proxy, of
+// which the guest knows only the number.
 func (s *Sandbox) refused(since time.Time, direct int64) []EgressRefusal {
 	if s.o.Egress == nil {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// traceParent is the variable that passes the trace context to commands.
+// traceParent is the variable for the trace context of commands.
 const traceParent = "TRACEPARENT"
 
 // DefaultPath is the PATH of commands if the image has none.
@@ -30,7 +30,7 @@ func defaultEnv(h wire.Hello) map[string]string {
 		"PATH": DefaultPath,
 		"HOME": cmp.Or(h.Home, h.Workdir), "USER": user, "LOGNAME": user,
 		"LANG": "C.UTF-8",
-		// Python cannot write its cache into a read-only image, so each start would compile the modules again.
+		// To avoid compiling the modules at each start, because Python cannot write a cache into a read-only image.
 		"PYTHONPYCACHEPREFIX": "/tmp/.pycache",
 	}
 	if h.Home != "" { // guests of earlier versions have no such file
@@ -105,8 +105,8 @@ const execMarker = "WORKCELL_EXEC"
 // quarter of the stack limit, usually 2 MiB.
 const maxEnvBytes = 1 << 20
 
-// ValidateEnv validates names and values. It allows names that change how programs load, for example LD_PRELOAD,
-// because the sandbox is the security boundary, not the environment.
+// ValidateEnv validates names and values. It allows LD_PRELOAD and similar names, because the sandbox is the security
+// boundary, not the environment.
 func ValidateEnv(env map[string]string) error {
 	size := 0
 	for _, name := range slices.Sorted(maps.Keys(env)) {

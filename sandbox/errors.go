@@ -27,7 +27,7 @@ const (
 	LaunchNoResources   LaunchReason = "no_resources"   // pids or memory limit reached
 )
 
-// LaunchError reports a program that could not be started. It wraps the sentinel for the reason.
+// LaunchError reports a failure to start a program. It wraps the sentinel for the reason.
 type LaunchError struct {
 	Reason  LaunchReason
 	Message string // sanitized message from the sandbox
@@ -38,7 +38,7 @@ func (e *LaunchError) Error() string {
 	return "cannot start the command: " + e.Message
 }
 
-// Unwrap returns the sentinel that fits the reason.
+// Unwrap returns the sentinel for the reason.
 func (e *LaunchError) Unwrap() error {
 	switch e.Reason {
 	case LaunchNotFound:
@@ -53,7 +53,7 @@ func (e *LaunchError) Unwrap() error {
 	return backend.ErrInvalid
 }
 
-// ErrPaused means that the sandbox was paused in the engine.
+// ErrPaused reports a sandbox paused in the engine.
 var ErrPaused error = &sanitize.Error{
 	Text: "the sandbox is paused; unpause it in the engine", Err: backend.ErrUnavailable,
 }
@@ -118,7 +118,7 @@ var guestSentinels = map[wire.Code]error{
 	wire.CodeQuota: backend.ErrQuota, wire.CodeCapacity: backend.ErrCapacity, wire.CodeBusy: backend.ErrBusy,
 }
 
-// maxPrograms is the maximum number of programs that a guest may report.
+// maxPrograms is the maximum number of programs in a guest's report.
 const maxPrograms = 64
 
 // Valid names of interpreters and signals.
@@ -127,7 +127,7 @@ var (
 	signalName  = regexp.MustCompile(`\ASIG[A-Z0-9+-]*\z`)
 )
 
-// cleanHello returns the parts of a guest's hello that are safe to show to users and models.
+// cleanHello makes a guest's hello safe to show to users and models.
 func cleanHello(h wire.Hello) wire.Hello {
 	if !cleanPath(h.Workdir) {
 		h.Workdir = backend.Workdir
@@ -154,7 +154,7 @@ func cleanSignal(name string) string {
 	return name
 }
 
-// maxAge is the maximum age that a guest may report.
+// maxAge is the maximum age in a guest's report.
 const maxAge = 100 * 365 * 24 * time.Hour
 
 // execStatus converts the guest's status of a command.
@@ -172,7 +172,7 @@ func (s *Sandbox) execStatus(w wire.ExecStatus) ExecStatus {
 	return st
 }
 
-// limitOf returns the limits that were reached while a command ran.
+// limitOf returns the limits reached during a command.
 func (s *Sandbox) limitOf(w wire.ExecStatus) string {
 	const mib = 1 << 20
 	l := s.engine.Limits
@@ -189,7 +189,7 @@ func (s *Sandbox) limitOf(w wire.ExecStatus) string {
 	add(w.TmpFull > 0, "/tmp is full (%d MiB)", w.TmpFull/mib)
 	add(w.ShmFull > 0, "/dev/shm is full (%d MiB)", w.ShmFull/mib)
 	add(w.Signal == "SIGXFSZ" && l.FileBytes > 0, "file size limit of %d bytes reached", l.FileBytes)
-	// Python deletes shared memory when a program dies, often before the guest sees that it is full.
+	// Python deletes shared memory when a program dies, often before the guest sees the full directory.
 	bus := w.Signal == "SIGBUS" || w.Signal == "" && w.ExitCode == 128+7
 	add(bus && len(out) == 0 && l.ShmBytes > 0, "SIGBUS: perhaps /dev/shm was full (%d MiB)", l.ShmBytes/mib)
 	return strings.Join(out, "; ")

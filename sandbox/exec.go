@@ -50,9 +50,9 @@ const (
 	rememberedExecs  = 1024             // number of execs whose spans later calls link to
 )
 
-// Exec runs a command, records its output, and waits until it ends. If req.Yield is positive, Exec returns after that
+// Exec runs a command, records its output, and waits until it ends. If req.Yield is positive, Exec returns after this
 // time with status ExecRunning. If ctx ends first, Exec kills the command's whole process tree. If the connection
-// breaks, Exec reconnects and waits for the same command until its timeout. Exec gives up after ten minutes without a
+// breaks, Exec reconnects and waits for the same command until the timeout. Exec gives up after ten minutes without a
 // connection. The command is then killed before the next call.
 func (s *Sandbox) Exec(ctx context.Context, req ExecRequest) (res ExecResult, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanExec, telemetry.KeyStdinBytes.Int(len(req.Stdin)))
@@ -63,8 +63,8 @@ func (s *Sandbox) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	}
 	s.remember(ctx, run.ExecID, req.Tools)
 	return s.runRecorded(ctx, span, run, timeout, req, func() (wire.RunResult, error) {
-		// A repeated request carries the same exec id, so the guest never starts a command twice. If all input came with
-		// the first request, Exec waits for that command.
+		// A repeated request carries the same exec id, so the guest never starts a command twice. If all input came
+		// with the first request, Exec waits for this command.
 		tries := 0
 		answer, err := askRun(ctx, s, run.ExecID, true, answerLimit(run, timeout),
 			func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
@@ -85,7 +85,7 @@ func (s *Sandbox) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	})
 }
 
-// runRecorded runs a command that must be recorded in the audit log before it starts.
+// runRecorded runs a command with an audit record before the start and after the end.
 func (s *Sandbox) runRecorded(ctx context.Context, span trace.Span, run wire.RunRequest, timeout time.Duration,
 	req ExecRequest, call func() (wire.RunResult, error)) (res ExecResult, err error) {
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
@@ -111,7 +111,7 @@ func (s *Sandbox) runRecorded(ctx context.Context, span trace.Span, run wire.Run
 	return res, nil
 }
 
-// refusedAs reports whether the guest refused a request with code. CodeExists means that the exec id exists.
+// refusedAs reports whether the guest refused a request with code. CodeExists reports an existing exec id.
 func refusedAs(err error, code wire.Code) bool {
 	var fromGuest *wire.Error
 	return errors.As(err, &fromGuest) && fromGuest.Code == code
@@ -143,8 +143,8 @@ func (s *Sandbox) onRecord(ctx context.Context, run wire.RunRequest, tools strin
 
 // Stream runs a command and copies its output to streams as it is written. No output is dropped, so a slow writer
 // blocks the command. Stream waits until the command ends. If ctx ends first, Stream kills the command's whole process
-// tree. If Stdin or a writer fails, Stream also kills the tree and returns that error. Stream may return while a Read
-// of Stdin is still running. HeadBytes, TailBytes, Stdin, StdinOpen, Yield, and Background must be zero.
+// tree. If Stdin or a writer fails, Stream also kills the tree and returns the error. Stream may return while a Read of
+// Stdin is still running. HeadBytes, TailBytes, Stdin, StdinOpen, Yield, and Background must be zero.
 func (s *Sandbox) Stream(ctx context.Context, req ExecRequest, streams Streams) (res ExecResult, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanStream)
 	defer func() { s.end(span, "Stream", &err) }()
@@ -206,7 +206,7 @@ func askWithin[T any](ctx context.Context, s *Sandbox, again bool, within, limit
 	return answer, err
 }
 
-// askRun is like ask for a call that starts a command. Command.Extend extends the limit. If the call fails without the
+// askRun is like ask for the start of a command. Command.Extend extends the limit. If the call fails without the
 // guest's answer, askRun ends the command.
 func askRun[T any](ctx context.Context, s *Sandbox, execID string, again bool, limit time.Duration,
 	fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
@@ -291,7 +291,7 @@ func (s *Sandbox) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	}, timeout, nil
 }
 
-// environment returns the environment of every command, and lists that precede lists of the command.
+// environment returns the environment of every command, and entries to prepend to lists of the command.
 func (s *Sandbox) environment() (env, before map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -345,10 +345,10 @@ func yield(req ExecRequest) int64 {
 	return max(1, req.Yield.Milliseconds())
 }
 
-// errNoAnswer ends a call that the guest has not answered in time.
+// errNoAnswer ends a call without an answer of the guest in time.
 var errNoAnswer = fmt.Errorf("%w: the sandbox did not respond in time", backend.ErrUnavailable)
 
-// noAnswer replaces the error of a call that reached its own deadline.
+// noAnswer replaces the error of a call after the call's own deadline.
 func noAnswer(ctx context.Context, err error) error {
 	if err != nil && errors.Is(context.Cause(ctx), errNoAnswer) && !errors.Is(err, backend.ErrBusy) {
 		return errNoAnswer
@@ -372,8 +372,8 @@ func validExecID(id string) error {
 	return nil
 }
 
-// remember stores the span of the call that starts a command, for later calls about the command. It also stores the
-// values of the call's context, for connections from the sandbox whose command is unknown.
+// remember stores the span of a command's starting call, for later calls about the command. It also stores the values
+// of the call's context, for connections from the sandbox whose command is unknown.
 func (s *Sandbox) remember(ctx context.Context, execID, tools string) {
 	latest := audit.With(context.WithoutCancel(ctx), func(r *audit.Record) {
 		r.Run, r.Key = s.o.Run, s.o.Key
@@ -428,8 +428,8 @@ func ExecTimeout(d, fallback time.Duration) (time.Duration, error) {
 
 type originKey struct{}
 
-// WithOrigin sets the label of commands that are started with ctx. When a command starts, origin is called and the
-// result becomes ExecStatus.Origin.
+// WithOrigin sets the label of commands started with ctx. When a command starts, origin is called and the result
+// becomes ExecStatus.Origin.
 func WithOrigin(ctx context.Context, origin func() string) context.Context {
 	return context.WithValue(ctx, originKey{}, origin)
 }

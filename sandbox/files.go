@@ -50,7 +50,7 @@ func (s *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 		}, body)
 	})
 	if err != nil && body != nil {
-		err = cmp.Or(body.failure(), err) // the guest only knows that the body is incomplete
+		err = cmp.Or(body.failure(), err) // the guest only knows of an incomplete body
 	}
 	if err != nil {
 		return FileInfo{}, err
@@ -78,7 +78,7 @@ func putFile(ctx context.Context, conn *client.Conn, req wire.FilePutRequest, bo
 	}
 }
 
-// ReadFile copies a regular file in the workspace or /tmp to w and returns its actual size. If ReadFile fails, w may
+// ReadFile copies a regular file in the workspace or /tmp to w and returns the actual size. If ReadFile fails, w may
 // have received a part of the file.
 func (s *Sandbox) ReadFile(ctx context.Context, name string, w io.Writer, opts ReadFileOptions) (
 	info FileInfo, err error) {
@@ -96,7 +96,7 @@ func (s *Sandbox) ReadFile(ctx context.Context, name string, w io.Writer, opts R
 		return FileInfo{}, fileTooLarge(max)
 	}
 	if length == 0 {
-		length = max + 1 // one more byte shows that the file is too large
+		length = max + 1 // one more byte to detect a file above the limit
 	}
 	dst := &cappedWriter{w: w, left: max, limit: max}
 	// After the first write to w, the read cannot be repeated.
@@ -120,14 +120,14 @@ func (s *Sandbox) ReadFileBytes(ctx context.Context, name string, opts ReadFileO
 	return buf.Bytes(), info, nil
 }
 
-// editAttempts is how often EditFile tries to edit a file that other programs write to.
+// editAttempts is how often EditFile tries to edit a file despite writes of other programs.
 const editAttempts = 10
 
-// EditFile replaces a file's contents with the result of edit, atomically like WriteFile. The file keeps its mode, and
+// EditFile replaces a file's contents with the result of edit, atomically like WriteFile. The file keeps the mode, and
 // links are followed. If another program changes the file in between, EditFile calls edit again with the new contents.
-// If that happens repeatedly, the error wraps backend.ErrTimeout. If edit fails, the file is unchanged and the returned
-// error wraps edit's error. If the contents before or after exceed limit bytes, the error wraps backend.ErrTooLarge. If
-// limit is zero, it is Options.MaxFileBytes.
+// If programs change the file repeatedly, the error wraps backend.ErrTimeout. If edit fails, the file is unchanged and
+// the returned error wraps edit's error. If the contents before or after exceed limit bytes, the error wraps
+// backend.ErrTooLarge. If limit is zero, it is Options.MaxFileBytes.
 func (s *Sandbox) EditFile(ctx context.Context, name string, limit int64, edit func(old []byte) ([]byte, error)) (
 	info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanEditFile)
@@ -179,7 +179,7 @@ func (s *Sandbox) ListFiles(ctx context.Context, name string, opts ListFilesOpti
 	return list, err
 }
 
-// list implements ListFiles without a span, for callers that list many directories with one span.
+// list implements ListFiles without a span, to allow one span for many directories.
 func (s *Sandbox) list(ctx context.Context, name string, opts ListFilesOptions) (list FileList, err error) {
 	req := wire.ListRequest{Path: name, Recursive: opts.Recursive, Limit: opts.Limit}
 	answer, err := askFile(ctx, s, true, name, (*client.Conn).List, req)
@@ -218,7 +218,7 @@ func (s *Sandbox) RemoveFile(ctx context.Context, name string, recursive bool) (
 	return answer.Deleted, nil
 }
 
-// MakeDir creates a directory and its parents. An existing directory is not an error. If mode is zero, it is 0755.
+// MakeDir creates a directory and all parents. An existing directory is not an error. If mode is zero, it is 0755.
 func (s *Sandbox) MakeDir(ctx context.Context, name string, mode fs.FileMode) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanMakeDir)
 	defer func() { s.end(span, "MakeDir", &err) }()
@@ -258,7 +258,7 @@ func askFile[Q, A any](ctx context.Context, s *Sandbox, again bool, name string,
 	})
 }
 
-// fileAnswerLimit is the timeout of calls that walk trees. A million entries take a while on a slow disk.
+// fileAnswerLimit is the timeout of walks through trees. A million entries take a while on a slow disk.
 const fileAnswerLimit = 5 * time.Minute
 
 // transferLimit is the timeout of one file transfer: DefaultMaxFileBytes at 1 MB/s.
@@ -277,7 +277,7 @@ func validPath(name string) error {
 	return nil
 }
 
-// fileTooLarge returns the error for a file that exceeds a limit.
+// fileTooLarge returns the error for a file above a limit.
 func fileTooLarge(limit int64) error {
 	return fmt.Errorf("%w: the file limit is %d bytes", backend.ErrTooLarge, limit)
 }

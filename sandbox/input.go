@@ -11,15 +11,15 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// exactReader returns an error if a body is longer than size. The error comes before the last bytes, so that a part is
-// not mistaken for the whole body. The caller must detect a body that is too short.
+// exactReader returns an error if a body is longer than size. The error comes before the last bytes, to prevent callers
+// from using a part as the whole body. The caller must detect a short body.
 type exactReader struct {
 	r    io.Reader
 	size int64
 	left int64
 }
 
-// Read reads the next bytes. After size bytes, it verifies that the body has ended.
+// Read reads the next bytes. After size bytes, it checks for the end of the body.
 func (e *exactReader) Read(p []byte) (int, error) {
 	if e.left == 0 {
 		return 0, io.EOF
@@ -80,7 +80,7 @@ func (c *cappedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// failure returns the error that interrupted the body, or nil.
+// failure returns the error of an interrupted body, or nil.
 func (c *cappedReader) failure() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,9 +97,9 @@ type guardedInput struct {
 	err error
 }
 
-// withInput calls fn with an input that reads r. If r is nil, the input is nil. A command must not mistake an
-// interrupted input for a complete one. Therefore, if r fails, withInput cancels fn, keeps the input open until fn
-// returns, and then returns r's error.
+// withInput calls fn with an input from r. If r is nil, the input is nil. A command must not mistake an interrupted
+// input for a complete one. Therefore, if r fails, withInput cancels fn, keeps the input open until fn returns, and
+// then returns r's error.
 func withInput[T any](ctx context.Context, r io.Reader, fn func(context.Context, io.Reader) (T, error)) (T, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

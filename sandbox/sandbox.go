@@ -24,13 +24,13 @@ import (
 
 // Lock order, outermost first:
 //
-//  1. Sandbox.egress, then Sandbox.serving. They are held across calls to the guest, so that hosts are opened, and a
-//     service is started, only once.
+//  1. Sandbox.egress, then Sandbox.serving. They are held across calls to the guest, to prevent two callers from opening
+//     the hosts or from starting a service.
 //  2. Sandbox.mu. It is never held across a call to the engine, the guest, or a caller's function. The one exception is
 //     the condition of Control.BeginClose, which may take no lock.
 //
-// Options.OnUse and Options.OnLost are called without a lock. Therefore the owner of a Control may hold its own locks
-// when it calls a method that takes only Sandbox.mu. All other locks guard the fields of one small type.
+// Options.OnUse and Options.OnLost are called without a lock. Therefore the owner of a Control may hold other locks in
+// a call to a method with only Sandbox.mu. All other locks guard the fields of one small type.
 
 // Sandbox is a handle to a running sandbox. It is safe for concurrent use. After the handle is closed, all calls return
 // backend.ErrClosed, including running calls. After the sandbox has exited unexpectedly, all calls return
@@ -53,7 +53,7 @@ type Sandbox struct {
 
 	mu        sync.Mutex        // guards the fields below
 	base      map[string]string // environment of every command; replaced but never modified
-	hosts     Egress            // hosts that commands can reach
+	hosts     Egress            // hosts available to commands
 	closing   bool              // new calls are refused
 	ended     bool              // the connection is closed permanently
 	lost      error             // reason why the sandbox was lost
@@ -66,15 +66,15 @@ type Sandbox struct {
 	execs     map[string]trace.SpanContext
 	execOrder []string                 // keys of execs, oldest first
 	services  map[string]servedService // services of this process, by name
-	grants    map[string]*grant        // grants of commands that this process started, by exec
-	waits     map[string]*patience     // calls that wait for a command, by exec
+	grants    map[string]*grant        // grants of this process's commands, by exec
+	waits     map[string]*patience     // pending calls about a command, by exec
 	strays    []string                 // commands of failed calls, which may be running and have to be ended
 }
 
 // Options configure a handle.
 type Options struct {
 	ID       string // ID of the sandbox, for errors, spans, and the audit log
-	Key, Run string // names of the sandbox and its run, for spans and the audit log
+	Key, Run string // names of the sandbox and the run, for spans and the audit log
 	// Limits are the limits of the sandbox. Commands get OpenFiles and FileBytes.
 	Limits backend.Limits
 	// Env are environment variables of every command. They override the image's variables.
@@ -88,7 +88,7 @@ type Options struct {
 	Hosts  Egress
 	// Settings returns the settings in force, for results and the audit log. May be nil.
 	Settings func() Settings
-	// Shared: other processes serve the same services, so that losing one to them is expected.
+	// Shared is true if other processes serve the same services. Losing a service to such a process is expected.
 	Shared bool
 	// TracerProvider, Logger, and Now are required.
 	TracerProvider trace.TracerProvider
@@ -106,7 +106,7 @@ type meters struct {
 	oom  metric.Int64Counter
 }
 
-// New returns a handle to a sandbox of a backend. The handle accepts calls after its Control has connected it.
+// New returns a handle to a sandbox of a backend. The handle accepts calls after Control.Connect.
 func New(b backend.SandboxBackend, o Options) (*Sandbox, Control) {
 	s := &Sandbox{
 		b: b, o: o, hosts: o.Hosts, lastUsed: o.Now(), timeout: o.ExecTimeout, latest: context.Background(),
@@ -132,7 +132,7 @@ func (s *Sandbox) Workdir() string { return s.hello.Workdir }
 // Home returns the home directory of commands. Lists, outputs, and patches do not contain it.
 func (s *Sandbox) Home() string { return cmp.Or(s.hello.Home, s.hello.Workdir) }
 
-// Programs returns the interpreters that the guest found.
+// Programs returns the interpreters found by the guest.
 func (s *Sandbox) Programs() []string { return slices.Clone(s.hello.Programs) }
 
 // enter begins a call.
@@ -231,7 +231,7 @@ func (s *Sandbox) measured(attrs ...attribute.KeyValue) metric.MeasurementOption
 	return metric.WithAttributes(append(attrs, telemetry.KeyBackend.String(s.b.Name()))...)
 }
 
-// end ends the span of a call and wraps its error.
+// end ends the span of a call and wraps the error.
 func (s *Sandbox) end(span trace.Span, op string, err *error) {
 	*err = WrapError(op, s.b.Name(), s.o.ID, *err)
 	telemetry.End(span, *err)
@@ -239,8 +239,8 @@ func (s *Sandbox) end(span trace.Span, op string, err *error) {
 
 // Stats is the current resource usage of a sandbox. Fields may be unknown.
 type Stats struct {
-	Uptime      time.Duration // of its main process
-	Running     int           // commands that run, or ended and have background processes
+	Uptime      time.Duration // of the main process
+	Running     int           // running commands, and ended commands with background processes
 	CPU         time.Duration // used since it was started; zero is unknown
 	MemoryBytes int64         // with the pages of files in memory; zero is unknown
 	PIDs        int64         // processes and threads; zero is unknown

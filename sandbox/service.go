@@ -23,14 +23,14 @@ import (
 // Timing of services.
 const (
 	connWait     = 30 * time.Second      // how long a connection waits for this process, even over a broken link
-	grantLinger  = 30 * time.Second      // how long a grant outlives the last process of its command
+	grantLinger  = 30 * time.Second      // how long a grant outlives the command's last process
 	refusedPause = 10 * time.Millisecond // after a connection without a grant; the guest should pass none
 	// maxExtension is the maximum extension per message. maxExtended is the maximum of all extensions together.
 	maxExtension = wire.MaxExtension * time.Millisecond
 	maxExtended  = 24 * time.Hour
 )
 
-// Service is a host service that commands of a sandbox may connect to.
+// Service is a host service for commands of a sandbox.
 type Service struct {
 	// Name is "tools", "model", or "egress". "tools" is a Unix socket for commands with a grant. "model" and "egress" are
 	// TCP ports on the sandbox's loopback interface, which every process of the sandbox can reach.
@@ -38,13 +38,14 @@ type Service struct {
 	// MaxConns is the maximum number of open connections, 1 to 128. If zero, it is 128. A command has at most 16
 	// connections.
 	MaxConns int
-	// Handle serves a connection in a separate goroutine. The connection is closed when Handle returns. The context ends
-	// with the command, with Serve's stop, or with the handle. For a TCP port, the command is unknown, so the context has
-	// the values of the call that started the sandbox's latest command, including its trace and audit record.
+	// Handle serves a connection in a separate goroutine. The connection is closed when Handle returns. The context
+	// ends with the command, with Serve's stop, or with the handle. For a TCP port, the command is unknown, so the
+	// context has the values of the starting call of the sandbox's latest command, for example the trace and audit
+	// record.
 	Handle func(context.Context, *ServiceConn)
-	// Env returns variables of every command that this process starts while it serves, from the address to connect to.
-	// Those of Request.Env and of the command go before them, except that JAVA_TOOL_OPTIONS contains the options of the
-	// service and then the other options. May be nil.
+	// Env returns variables for every command of this process during Serve. addr is the service's address. Variables of
+	// Request.Env and of the command override them. Only JAVA_TOOL_OPTIONS contains the options of the service and then
+	// the other options. May be nil.
 	Env func(addr string) map[string]string
 }
 
@@ -56,7 +57,7 @@ type ServiceConn struct {
 	// Program is the name of the process, which the process chooses. Grant is the Value of the command's ServiceGrant.
 	ExecID, Program string
 	Grant           any
-	Span            trace.SpanContext // span of the call that started the command
+	Span            trace.SpanContext // span of the command's starting call
 
 	peer *client.Peer // same connection as Conn
 }
@@ -70,7 +71,7 @@ type ServiceGrant struct {
 	Value any
 }
 
-// grant contains the services that a command may connect to. It ends when all processes of the command have exited.
+// grant contains the services of one command. It ends after the exit of all processes of the command.
 type grant struct {
 	services []ServiceGrant
 	span     trace.SpanContext
@@ -80,8 +81,8 @@ type grant struct {
 
 // Serve serves connections to a service until stop is called or the handle is closed, even after broken links. Neither
 // waits for Handle to return. Serve returns the address inside the sandbox, "@NAME" or "HOST:PORT". If this process
-// already serves the name, Serve returns its address and an error wrapping backend.ErrExists. If another process serves
-// the same name, it takes over the service permanently. A connection does not count as use of the sandbox, but its
+// already serves the name, Serve returns the address and an error wrapping backend.ErrExists. If another process serves
+// the same name, it takes over the service permanently. A connection does not count as use of the sandbox, but the
 // command does.
 //
 // The sandbox's kernel identifies the command of a connection. The sandbox is the security boundary: a hostile command
@@ -134,7 +135,7 @@ func (svc Service) check() error {
 
 func (svc Service) maxConns() int { return cmp.Or(svc.MaxConns, wire.MaxConns) }
 
-// background runs f in a goroutine that Close waits for. If the handle is closed, it returns false.
+// background runs f in a goroutine. Close waits for f. If the handle is closed, it returns false.
 func (s *Sandbox) background(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,13 +146,13 @@ func (s *Sandbox) background(f func()) bool {
 	return true
 }
 
-// servedService is a service that this process serves.
+// servedService is a service of this process.
 type servedService struct {
 	addr string
 	env  map[string]string
 }
 
-// served returns the address of a service that this process serves.
+// served returns the address of a service of this process.
 func (s *Sandbox) served(name string) (addr string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +197,7 @@ func (v *serviceServer) run(l *client.Listener) {
 	defer v.s.dropService(v.svc.Name)
 	for l != nil {
 		err := v.serve(l)
-		_ = l.Close() // has ended; Close waits for its goroutines
+		_ = l.Close() // has ended; Close waits for the goroutines
 		if v.ctx.Err() != nil {
 			return
 		}
@@ -259,7 +260,7 @@ func (v *serviceServer) take(peer *client.Peer) bool {
 	return true
 }
 
-// handle calls the service's Handle with a context that ends with the service and with life.
+// handle calls the service's Handle. The context ends with the service and with life.
 func (v *serviceServer) handle(life context.Context, c *ServiceConn) {
 	ctx := context.Background()
 	if c.ExecID == "" {
@@ -280,7 +281,7 @@ func (v *serviceServer) handle(life context.Context, c *ServiceConn) {
 	_ = c.Close() // closing again has no effect
 }
 
-// latestCall returns a context with the values of the call that started the latest command. It is never canceled.
+// latestCall returns a context with the values of the latest command's starting call. It is never canceled.
 func (s *Sandbox) latestCall() context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -305,7 +306,7 @@ func (s *Sandbox) grant(execID string, services []ServiceGrant, span trace.SpanC
 	}
 }
 
-// granted returns the grant of a command and its value for a service.
+// granted returns the grant of a command and the value for a service.
 func (s *Sandbox) granted(execID, service string) (*grant, any, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -320,7 +321,7 @@ func (s *Sandbox) granted(execID, service string) (*grant, any, bool) {
 	return g, g.services[i].Value, true
 }
 
-// outlive ends a grant when all processes of its command have exited.
+// outlive ends a grant when all processes of the command have exited.
 func (s *Sandbox) outlive(execID string, g *grant) {
 	s.persist(s.ctx, func(conn *client.Conn) error {
 		_, err := conn.Wait(s.ctx, wire.WaitRequest{ExecID: execID, WaitMillis: -1, Tree: true})
@@ -345,13 +346,13 @@ func serviceNames(grants []ServiceGrant) []string {
 	return names
 }
 
-// patience is the deadline of a call that waits for a command.
+// patience is the deadline of a pending call about a command.
 type patience struct {
 	due   time.Time
 	timer *time.Timer
 }
 
-// patient limits the time of a call that waits for a command. Command.Extend extends the limit.
+// patient limits the time of a call about a command. Command.Extend extends the limit.
 func (s *Sandbox) patient(ctx context.Context, execID string, limit time.Duration) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	p := &patience{due: time.Now().Add(limit), timer: time.AfterFunc(limit, func() { cancel(errNoAnswer) })}
@@ -367,7 +368,7 @@ func (s *Sandbox) patient(ctx context.Context, execID string, limit time.Duratio
 	}
 }
 
-// waitLonger extends the limit of the call that waits for a command.
+// waitLonger extends the limit of the pending call about a command.
 func (s *Sandbox) waitLonger(execID string, by time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 // policyDigits is how many hexadecimal digits of the digest results have.
 const policyDigits = 12
 
-// Settings are the settings in force for a command. A setting that a sandbox does not have is omitted in JSON, so that
-// a new field leaves the digests of other sandboxes as they are.
+// Settings are the settings in force for a command. Missing settings are omitted in JSON, to keep the digests of other
+// sandboxes if a field is added.
 type Settings struct {
 	Backend      string              `json:"backend"`
 	Isolation    backend.Isolation   `json:"isolation"`
@@ -32,11 +32,11 @@ type Settings struct {
 	Mounts       []backend.Mount     `json:"mounts,omitempty"` // caches included
 	Environment  Environment         `json:"environment,omitzero"`
 
-	// Tools is the SHA-256 of the definitions of the host tools that the command can call.
+	// Tools is the SHA-256 of the definitions of the command's host tools.
 	Tools string `json:"tools,omitempty"`
 }
 
-// Evidence identifies the isolation and the settings of a command in its result.
+// Evidence identifies the isolation and the settings of a command in the result.
 type Evidence struct {
 	Isolation backend.Isolation `json:"isolation" jsonschema:"enum=process,enum=container,enum=kernel,enum=vm"`
 	Backend   string            `json:"backend"`
@@ -71,7 +71,7 @@ func (s Settings) Digest() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Evidence returns what results show of the settings.
+// Evidence returns the summary of the settings for results.
 func (s Settings) Evidence() Evidence {
 	return Evidence{Isolation: s.Isolation, Backend: s.Backend, Policy: s.Digest()[:policyDigits]}
 }

@@ -11,9 +11,8 @@ import (
 
 // Snapshot saves the current files of the workspace under a name with 1 to 128 letters, digits, '_', '-', and '.'.
 // While it copies the files, commands are frozen. If they cannot be frozen, the error wraps backend.ErrUnsupported.
-// Data that a command has not written yet is not saved. Snapshots are deleted with the workspace. If the name exists,
-// the error wraps backend.ErrExists. If the sandbox has backend.MaxSnapshots snapshots, the error wraps
-// backend.ErrCapacity.
+// Unwritten data of commands is not saved. Snapshots are deleted with the workspace. If the name exists, the error
+// wraps backend.ErrExists. If the sandbox has backend.MaxSnapshots snapshots, the error wraps backend.ErrCapacity.
 func (s *Sandbox) Snapshot(ctx context.Context, name string) (snap backend.Snapshot, err error) {
 	err = s.withSnapshots(ctx, telemetry.SpanSnapshot, "Snapshot", func(ctx context.Context) error {
 		snap, err = s.b.Snapshot(ctx, s.engine.ID, name)
@@ -39,7 +38,7 @@ func (s *Sandbox) RemoveSnapshot(ctx context.Context, name string) error {
 }
 
 // Rollback ends all commands and restores the workspace's files from a snapshot. A started rollback is completed even
-// if ctx ends or this process dies; then the next process that connects completes it. Files outside the workspace, for
+// if ctx ends or this process dies; then the next process to connect completes it. Files outside the workspace, for
 // example in /tmp, are not changed.
 func (s *Sandbox) Rollback(ctx context.Context, name string) error {
 	return s.withSnapshots(ctx, telemetry.SpanRollback, "Rollback", func(ctx context.Context) error {
@@ -56,7 +55,7 @@ func (s *Sandbox) Rollback(ctx context.Context, name string) error {
 	})
 }
 
-// withSnapshots runs a driver call as a call of the handle. If span is not empty, it starts a span with that name.
+// withSnapshots runs a driver call as a call of the handle. If span is not empty, it starts a span with this name.
 func (s *Sandbox) withSnapshots(ctx context.Context, span, op string, f func(context.Context) error) (err error) {
 	defer func() { err = WrapError(op, s.b.Name(), s.o.ID, err) }()
 	if span != "" {

@@ -18,17 +18,17 @@ import (
 
 // Errors of terminals.
 var (
-	// ErrDetached means that the client detached from a terminal whose command is still running.
+	// ErrDetached reports a detached client. The terminal's command is still running.
 	ErrDetached = errors.New("detached from the terminal; its command is still running")
-	// ErrTakenOver means that another client connected to the terminal. The command is still running, and the client can
-	// attach again.
+	// ErrTakenOver reports another client on the terminal. The command is still running, and the client can attach
+	// again.
 	ErrTakenOver = errors.New("detached from the terminal: another client took it over; its command is still running")
 )
 
-// resizePause is the pause between attempts to set the size of a terminal that is still being created.
+// resizePause is the pause between attempts to set the size of a terminal during creation.
 const resizePause = 20 * time.Millisecond
 
-// TerminalSize is the size of a terminal in characters. Zeros are a size that is not known.
+// TerminalSize is the size of a terminal in characters. Zeros mean an unknown size.
 type TerminalSize struct{ Rows, Cols uint16 }
 
 // TerminalRequest describes a command on a terminal.
@@ -52,8 +52,8 @@ type TerminalStreams struct {
 }
 
 // Terminal runs a command on a new terminal and stays attached until the command ends. The command continues after the
-// client has detached: its output is recorded, and Command.Attach attaches again. Terminal detaches in four cases. If
-// ctx ends, it returns ctx's error. If Stdin ends, it returns ErrDetached. If Stdin or Stdout fails, it returns that
+// client has detached: the output is recorded, and Command.Attach attaches again. Terminal detaches in four cases. If
+// ctx ends, it returns ctx's error. If Stdin ends, it returns ErrDetached. If Stdin or Stdout fails, it returns the
 // error. If another client attaches, it returns ErrTakenOver. If no client is attached for req.Unattended, the command
 // is killed.
 //
@@ -65,7 +65,7 @@ func (s *Sandbox) Terminal(ctx context.Context, req TerminalRequest, at Terminal
 	defer func() { s.end(span, "Terminal", &err) }()
 	argv := req.Argv
 	if len(argv) == 0 {
-		argv = []string{"shell"} // placeholder for the shell that the guest finds
+		argv = []string{"shell"} // placeholder for the shell found by the guest
 	}
 	run, _, err := s.runRequest(ctx, ExecRequest{Argv: argv, Dir: req.Dir, Env: req.Env})
 	if err != nil {
@@ -139,7 +139,7 @@ func resizes(ctx context.Context, conn *client.Conn, execID string, sizes <-chan
 	}
 }
 
-// endDetaches reads typed input and returns ErrDetached at its end, because terminals have no end of file.
+// endDetaches reads typed input and returns ErrDetached at the end, because terminals have no end of file.
 type endDetaches struct{ r io.Reader }
 
 func (e endDetaches) Read(p []byte) (int, error) {

@@ -12,12 +12,12 @@ type ExecState string
 // Exec states. All states except ExecRunning are final.
 const (
 	ExecRunning   ExecState = "running"
-	ExecCompleted ExecState = "completed"  // exited normally or by its own signal
-	ExecTimedOut  ExecState = "timed_out"  // killed with its process tree at its timeout
-	ExecKilled    ExecState = "killed"     // killed with its process tree on request
+	ExecCompleted ExecState = "completed"  // exited normally or by a signal of the program
+	ExecTimedOut  ExecState = "timed_out"  // killed with the process tree at the timeout
+	ExecKilled    ExecState = "killed"     // killed with the process tree on request
 	ExecOOMKilled ExecState = "oom_killed" // killed by the kernel because memory ran out
-	// ExecQuotaKilled means that all commands of the sandbox were killed because the workspace limit, or the limit for
-	// files outside the workspace, was exceeded.
+	// ExecQuotaKilled is the state of all commands of a sandbox after they were killed because the workspace limit, or
+	// the limit for files outside the workspace, was exceeded.
 	ExecQuotaKilled ExecState = "quota_killed"
 )
 
@@ -28,7 +28,7 @@ type ExecRequest struct {
 	Dir     string   // default the workspace; a relative path is relative to it
 	// Env overrides the sandbox's and the image's environment.
 	Env map[string]string
-	// EnvBefore contains entries to prepend to variables that are lists, for example PATH.
+	// EnvBefore contains entries to prepend to list variables, for example PATH.
 	EnvBefore map[string]string
 	// Stdin is the whole standard input, at most MaxStdinBytes. If Stdin is nil and StdinOpen is false, the command reads
 	// end of file. Do not modify Stdin while the command runs.
@@ -43,7 +43,7 @@ type ExecRequest struct {
 	Background bool
 	// HeadBytes and TailBytes limit the returned output per stream. If both are zero, they are 6 KiB and 24 KiB.
 	HeadBytes, TailBytes int
-	// Services are the services that the command's processes may connect to. See Sandbox.Serve.
+	// Services are the services for the command's processes. See Sandbox.Serve.
 	Services []ServiceGrant
 	// Tools is Settings.Tools of the command.
 	Tools string
@@ -53,7 +53,7 @@ type ExecRequest struct {
 type Output struct {
 	Head, Tail []byte
 	Omitted    int64
-	Total      int64  // bytes that the command has written
+	Total      int64  // bytes written by the command
 	Path       string // absolute path of a file in the sandbox with the whole output, if some was omitted
 	PathCut    bool   // the file is also incomplete
 }
@@ -69,20 +69,20 @@ type ExecStatus struct {
 	ExecID   string
 	Status   ExecState
 	ExitCode int    // valid if Status is not ExecRunning and Signal is empty
-	Signal   string // signal that killed the process, for example "SIGKILL"
+	Signal   string // signal at the end of the process, for example "SIGKILL"
 	Duration time.Duration
-	// StdoutBytes and StderrBytes are the numbers of bytes that the command has written so far.
+	// StdoutBytes and StderrBytes are the numbers of bytes written so far.
 	StdoutBytes, StderrBytes int64
 	PeakRSSBytes             int64
-	// Leaked means that processes of the command's tree outlived it, for example background children.
+	// Leaked reports processes of the command's tree that outlived the command, for example background children.
 	Leaked bool
-	// QuotaExceeded means that the workspace, or the space outside it, was full while the command ran.
+	// QuotaExceeded reports a full workspace, or full space outside the workspace, during the command.
 	QuotaExceeded bool
-	// Limit contains the limits of the sandbox that were reached while the command ran, and their values, for example
-	// "memory limit of 256 MiB reached (processes killed: 1)". A command may have handled this itself. Limit never
-	// contains the limit of open files, because the kernel does not count how often a process reaches it.
+	// Limit contains the limits of the sandbox reached during the command, with the values, for example "memory limit
+	// of 256 MiB reached (processes killed: 1)". A command may have handled this itself. Limit never contains the limit
+	// of open files, because the kernel does not count how often a process reaches it.
 	Limit string
-	// Terminal means that the command runs on a terminal. See Command.Attach.
+	// Terminal reports a command on a terminal. See Command.Attach.
 	Terminal bool
 	// Age is the time since the command was started. It is zero if unknown.
 	Age time.Duration
@@ -99,7 +99,7 @@ type ExecResult struct {
 	Stdout, Stderr Output // empty for Stream
 	// Timeout is the effective timeout. It is zero for Command.Wait.
 	Timeout time.Duration
-	// Refused are the hosts that commands of the sandbox tried to reach without permission while this command ran.
+	// Refused are the hosts refused to commands of the sandbox during this command.
 	Refused []EgressRefusal
 }
 
@@ -131,7 +131,7 @@ type Chunk struct {
 type ReadResult struct {
 	Chunks  []Chunk
 	NextSeq int64 // SinceSeq of the next read
-	Dropped int64 // number of chunks after SinceSeq that were discarded
+	Dropped int64 // number of discarded chunks after SinceSeq
 	Done    bool  // the command has ended and all output was read
 	Status  ExecStatus
 }

@@ -22,9 +22,9 @@ func (m operations) RemoveScope(ctx context.Context, scope record.Scope) (remove
 	return removed, sandbox.WrapError("Remove", m.driver, "", err)
 }
 
-// closeOrphans closes the sandboxes of a run that belonged to dead processes and that no process adopted. For example,
-// a step used such a sandbox, and the step had finished when the process died. If another process resumed the run,
-// closeOrphans leaves its sandboxes alone, except with Options.Join.
+// closeOrphans closes the run's sandboxes without a living owner. For example, a step used such a sandbox, and the step
+// had finished when the process died. If another process resumed the run, closeOrphans leaves the process's sandboxes
+// alone, except with Options.Join.
 func (m *Manager) closeOrphans(ctx context.Context, scope record.Scope) error {
 	recs, err := m.store.List(ctx, record.Creating, record.Ready)
 	if err != nil {
@@ -54,9 +54,9 @@ func (m *Manager) endUnowned(ctx context.Context, rec record.Record, event owner
 }
 
 // Gone returns the keys of a scope whose sandbox was lost, expired, or was removed by another process. Opening such a
-// key creates an empty sandbox. Gone omits keys that have a newer sandbox and keys whose sandbox was closed by its
-// owner. It also omits sandboxes that were removed so long ago that the store has deleted their records. Calling Gone
-// counts as a use of the existing sandboxes, so that they do not expire before they are opened.
+// key creates an empty sandbox. Gone omits keys with a newer sandbox, keys whose sandbox was closed by the owner, and
+// sandboxes whose record the store has deleted since. Calling Gone counts as a use of the existing sandboxes, to keep
+// them until they are opened.
 func (m *Manager) Gone(ctx context.Context, scope record.Scope) ([]Key, error) {
 	recs, err := m.store.List(ctx)
 	if err != nil {
@@ -64,7 +64,7 @@ func (m *Manager) Gone(ctx context.Context, scope record.Scope) ([]Key, error) {
 	}
 	last := map[Key]record.Record{} // the latest record of each key; List returns them in order of creation
 	for _, rec := range recs {
-		// A record without an engine id belongs to an unfinished creation, so no caller received that sandbox.
+		// A record without an engine id belongs to an unfinished creation, so no caller received the sandbox.
 		if rec.Key.Scope() == scope && rec.Engine == m.opts.Engine && rec.EngineID != "" {
 			last[rec.Key] = rec
 		}
@@ -134,12 +134,12 @@ func (m operations) Abandoned(ctx context.Context) ([]record.Record, error) {
 // connectedWait is how long RemoveAbandoned waits until other processes have disconnected.
 const connectedWait = 5 * time.Second
 
-// errConnected means that a process is connected to a sandbox that has no owner.
+// errConnected reports a process connected to a sandbox without an owner.
 var errConnected error = &sanitize.Error{Text: "another process is connected to the sandbox", Err: backend.ErrExists}
 
 // RemoveAbandoned implements admin.RemoveAbandoned.
 func (m operations) RemoveAbandoned(ctx context.Context, rec record.Record) error {
-	// The guest may need some time to notice that a process was killed.
+	// The guest may need some time to notice the end of a killed process.
 	for until := time.Now().Add(connectedWait); m.connectedTo(ctx, rec) == used; {
 		if time.Now().After(until) || !bound.Pause(ctx, custody.HandoverPause) {
 			return sandbox.WrapError("Remove", m.driver, rec.ID, errConnected)

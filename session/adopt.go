@@ -18,9 +18,9 @@ import (
 // silentWait is how long Open waits for another process before it logs the wait.
 const silentWait = 3 * time.Second
 
-// reserve calls put to record that this manager creates the sandbox of s. put returns an error wrapping
-// backend.ErrExists if the key already has a sandbox. If that sandbox's owner is dead, reserve adopts the sandbox and
-// returns its session. If this manager's own owner is dead, reserve fails at once, because waiting cannot help.
+// reserve calls put to record this manager as the creator of the sandbox of s. put returns an error wrapping
+// backend.ErrExists if the key already has a sandbox. If the sandbox's owner is dead, reserve adopts the sandbox and
+// returns a session. If this manager's own owner is dead, reserve fails at once, because waiting cannot help.
 func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func() error) (*Session, error) {
 	if s.key.Namespace == record.NamespaceUser {
 		if err := m.keeper.RecordFound(ctx, backend.Filter{Key: s.key.String()}, s.key.Scope()); err != nil {
@@ -51,8 +51,8 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 	}
 }
 
-// awaits reports whether openers of a key wait for another process that is creating or releasing the key's sandbox. All
-// processes may open a named sandbox, so its openers always wait.
+// awaits reports whether openers of a key wait for another process during creation or release of the key's sandbox. All
+// processes may open a named sandbox, so openers of named sandboxes always wait.
 func (m *Manager) awaits(key Key) bool { return m.opts.Join || key.Namespace == record.NamespaceUser }
 
 // waitFor returns how long to wait if adopting a key's sandbox fails with err.
@@ -106,7 +106,7 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 // openAdopted returns a session for a recorded sandbox. It starts the sandbox if the sandbox is stopped. The caller
 // must store the changes to rec even if openAdopted fails. If the sandbox does not exist or was never finished,
 // openAdopted returns neither a session nor an error. If the engine lost a named sandbox whose removal was not
-// requested, openAdopted recreates the sandbox, because its workspace may still exist.
+// requested, openAdopted recreates the sandbox, because the workspace may still exist.
 func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, req Request) (*Session, error) {
 	if rec.State != record.Ready {
 		return nil, nil
@@ -163,7 +163,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, 
 	return s, nil
 }
 
-// sessionOf returns a session for a recorded sandbox that matches a request. The session is not connected yet.
+// sessionOf returns a session for a recorded sandbox and a matching request. The session is not connected yet.
 func (m *Manager) sessionOf(ctx context.Context, rec record.Record, engineID string, req Request) (*Session, error) {
 	engine, err := m.b.Get(ctx, engineID) // List does not return the image's environment
 	if err != nil {
@@ -188,7 +188,7 @@ func (m *Manager) sessionOf(ctx context.Context, rec record.Record, engineID str
 	return s, nil
 }
 
-// foundRequest returns the request that created a sandbox, with the fields that the engine reports.
+// foundRequest returns a sandbox's original request, with the fields known to the engine.
 func foundRequest(engine backend.Info) Request {
 	mounts, caches := splitMounts(engine.Mounts)
 	return Request{
@@ -197,7 +197,7 @@ func foundRequest(engine backend.Info) Request {
 	}
 }
 
-// errForged means that the labels alone do not prove that the sandbox belongs to this instance.
+// errForged reports a sandbox whose labels alone do not prove membership in this instance.
 var errForged error = &sanitize.Error{Err: backend.ErrPermission,
 	Text: "the sandbox has no record in this store, and other users of this engine can create one with its labels"}
 

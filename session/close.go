@@ -60,8 +60,8 @@ func (m *Manager) closeFor(ctx context.Context, s *Session, keepWorkspace bool) 
 	return m.closeSession(ctx, s, owner.WorkspaceOnly, owner.Removed)
 }
 
-// CloseScope closes all sessions of a scope, including sandboxes that are being created. If the scope is a run, closing
-// is final: CloseScope also removes the sandboxes of the run's earlier processes, and later Open calls fail with
+// CloseScope closes all sessions of a scope, including sandboxes during creation. If the scope is a run, closing is
+// final: CloseScope also removes the sandboxes of the run's earlier processes, and later Open calls fail with
 // backend.ErrClosed for at least an hour. Run ids are not reused. Sandboxes with a Request.Retention accept no more
 // calls, but they are removed only when the retention period has passed. ctx does not limit the cleanup. Calling
 // CloseScope again does nothing.
@@ -100,7 +100,7 @@ func (m *Manager) closeAll(ctx context.Context, sessions []*Session, to owner.St
 }
 
 // closeSession closes s once. why is the cause, and to is the state of the sandbox afterwards. Later callers wait for
-// the first call and get its result.
+// the first call and get the same result.
 func (m *Manager) closeSession(ctx context.Context, s *Session, to owner.State, why owner.Event) error {
 	if s.keepFresh {
 		m.touch(ctx, s)
@@ -116,7 +116,7 @@ func (m *Manager) closeSession(ctx context.Context, s *Session, to owner.State, 
 	}
 }
 
-// finishClose completes a close that BeginClose started. If to is owner.Ready, the sandbox keeps running. If to is
+// finishClose completes a close started by BeginClose. If to is owner.Ready, the sandbox keeps running. If to is
 // owner.Retained, the rule for the end of a run decides the state.
 func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, why owner.Event) (err error) {
 	ctx, span := s.start(context.WithoutCancel(ctx), telemetry.SpanClose)
@@ -167,7 +167,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 			return custody.ErrOvertaken
 		}
 		err := m.keeper.RemoveEngine(ctx, s.engine.ID, true)
-		if err == nil && s.wasLost() { // the engine may have lost the sandbox but kept its workspace
+		if err == nil && s.wasLost() { // the engine may have lost the sandbox but kept the workspace
 			err = m.keeper.RemoveWorkspace(ctx, s.id)
 		}
 		if owed = err != nil; owed { // the reaper tries again
@@ -196,7 +196,7 @@ func (m *Manager) countRemoved(ctx context.Context, reason string) {
 	trace.SpanFromContext(ctx).AddEvent(telemetry.EventRemoved, trace.WithAttributes(telemetry.KeyReason.String(reason)))
 }
 
-// unregister forgets a closed session. Its sandbox keeps its place while it is still to be removed.
+// unregister forgets a closed session. If owed is true, the sandbox still exists and keeps its place.
 func (m *Manager) unregister(s *Session, owed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -217,8 +217,8 @@ func (m *Manager) unregister(s *Session, owed bool) {
 	}
 }
 
-// removeOwed retries the removals that failed so far, except for retained sandboxes. Without a shared store, no other
-// process can open the workspaces of lost sandboxes, so removeOwed removes them as well.
+// removeOwed retries the failed removals, except for retained sandboxes. Without a shared store, no other process can
+// open the workspaces of lost sandboxes, so removeOwed removes them as well.
 func (m *Manager) removeOwed(ctx context.Context) error {
 	m.keeper.SaveAgain()
 	recs, err := m.store.List(ctx, record.Removing, record.Ready)

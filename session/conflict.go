@@ -15,10 +15,10 @@ import (
 // unknownShape is the entry in ConflictError.Fields for an unknown difference.
 const unknownShape = "request"
 
-// shape contains the fields of a prepared request that determine the sandbox's configuration. The record holds it as
-// JSON. The engine holds a hash of the JSON in a label, for sandboxes that have no record. All users of the engine can
-// read the label. Therefore shape contains the names of environment variables but not their values: a value may be a
-// secret that is short enough to guess.
+// shape contains the fields of a prepared request for the sandbox's configuration. The record holds it as JSON. The
+// engine holds a hash of the JSON in a label, for sandboxes without a record. All users of the engine can read the
+// label. Therefore shape contains the names of environment variables but not their values: to prevent users from
+// guessing a short secret.
 type shape struct {
 	Image      string              `json:"image"`
 	User       string              `json:"user"`
@@ -55,13 +55,13 @@ func decodeShape(text string) (s shape, ok bool) {
 	return s, text != "" && json.Unmarshal([]byte(text), &s) == nil
 }
 
-// hash returns an identifier of the shape for processes that have no record of the sandbox.
+// hash returns an identifier of the shape for processes without a record of the sandbox.
 func (s shape) hash() string {
 	sum := sha256.Sum256([]byte(s.encode()))
 	return hex.EncodeToString(sum[:16])
 }
 
-// differences returns the names of the fields that differ.
+// differences returns the names of the differing fields.
 func (s shape) differences(other shape) []string {
 	return named([]field{
 		{"image", s.Image == other.Image},
@@ -77,7 +77,7 @@ func (s shape) differences(other shape) []string {
 	})
 }
 
-// Differences returns the names of the configuration fields that differ, including the values of environment variables.
+// Differences returns the names of the differing configuration fields, including the values of environment variables.
 // It compares defaults only if a manager has prepared both requests.
 func (r Request) Differences(other Request) []string {
 	fields := r.shape().differences(other.shape())
@@ -93,7 +93,7 @@ type field struct {
 	same bool
 }
 
-// named returns the names of the fields that differ.
+// named returns the names of the differing fields.
 func named(fields []field) (names []string) {
 	for _, f := range fields {
 		if !f.same {
@@ -128,7 +128,7 @@ func conflicts(made string, engine backend.Info, req Request) []string {
 	return fields
 }
 
-// mismatches returns the fields that differ and that req.Match lists. It compares only limits that the request sets.
+// mismatches returns the differing fields listed in req.Match. It compares only limits set in the request.
 func mismatches(fields []string, engine backend.Info, req Request, known bool) []string {
 	var out []string
 	for _, name := range req.Match {
@@ -149,15 +149,15 @@ func mismatches(fields []string, engine backend.Info, req Request, known bool) [
 	return out
 }
 
-// described compares a request with the engine's description and returns the fields that certainly differ. The
+// described compares a request with the engine's description and returns the certainly differing fields. The
 // description shows the result of the request: for example, an image may have another name, and the driver may have
-// added limits that the request did not set.
+// added other limits.
 func described(engine backend.Info, req Request) []string {
-	mounts, _ := splitMounts(engine.Mounts) // mounts does not include a cache that was empty
+	mounts, _ := splitMounts(engine.Mounts) // mounts does not include an empty cache
 	return named([]field{
 		{"user", engine.User == req.User},
 		{"root", engine.Root == req.Root},
-		{"limits", req.Limits.Merge(engine.Limits) == engine.Limits}, // only the limits that the request sets
+		{"limits", req.Limits.Merge(engine.Limits) == engine.Limits}, // only the limits set in the request
 		{"network", engine.Network == req.Network},
 		{"mounts", len(mounts) == len(req.Mounts)},
 	})
@@ -169,8 +169,7 @@ func sameImage(a, b string) bool {
 	return errA == nil && errB == nil && na == nb
 }
 
-// gone returns a ConflictError if a sandbox that no longer exists on the engine was created with a configuration that
-// differs from req.
+// gone returns a ConflictError if a sandbox missing on the engine was created with a configuration other than in req.
 func gone(r record.Record, req Request) error {
 	had, known := decodeShape(r.Request)
 	fields := had.differences(req.shape())
@@ -188,7 +187,7 @@ func gone(r record.Record, req Request) error {
 
 // asWas returns an OpenAsIs request with the record's fields, except the fields in Match. Other programs may write to
 // the store's database, so the request must include the recorded mounts, OCI runtime, and network as well. beyond names
-// the recorded fields that the request lacks; the requested values apply to them. A run's network is never in beyond,
+// the recorded fields missing in the request; the requested values apply to them. A run's network is never in beyond,
 // because configuration files specify it: the requested network applies.
 func asWas(r record.Record, req Request) (_ Request, beyond []string) {
 	had, known := decodeShape(r.Request)

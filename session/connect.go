@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Connect returns a session on a sandbox of this instance that another process owns. Closing the session only ends the
+// Connect returns a session on another process's sandbox of this instance. Closing the session only ends the
 // connection. Commands get the image's environment and their own, but not the environment of the owner's request.
 //
 // If this manager owns the sandbox, Connect returns the existing session. If a named sandbox is stopped and has no
@@ -43,7 +43,7 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 		return own, nil
 	}
 	if s, err = m.tryConnect(ctx, id); errors.Is(err, backend.ErrLost) {
-		s, err = m.tryConnect(ctx, id) // the first try may have found a sandbox that was about to be stopped
+		s, err = m.tryConnect(ctx, id) // the first try may have found a sandbox just before a stop
 	}
 	if s != nil {
 		span.SetAttributes(m.keyAttributes(s.key)...)
@@ -51,8 +51,8 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 	return s, err
 }
 
-// Look is like Connect for programs that only observe a sandbox of this or another manager. Calls in the session do
-// not count as use, so the sandbox becomes idle. Look does not start a stopped sandbox: its error then wraps
+// Look is like Connect, to observe a sandbox of this or another manager without using it. Calls in the session do not
+// count as use, so the sandbox becomes idle. Look does not start a stopped sandbox: the error then wraps
 // backend.ErrLost. Close the session soon, because the cleanup of sandboxes without an owner waits for connections.
 func (m *Manager) Look(ctx context.Context, id string) (*Session, error) {
 	engine, key, err := m.findUsed(ctx, id)
@@ -69,7 +69,7 @@ func (m *Manager) Look(ctx context.Context, id string) (*Session, error) {
 	return s, sandbox.WrapError("Look", m.driver, "", err)
 }
 
-// findUsed returns a sandbox that is not pooled: a pooled sandbox must stay unused until Open assigns it.
+// findUsed returns a sandbox. It returns no pooled sandbox, to keep it unused until Open assigns it.
 func (m *Manager) findUsed(ctx context.Context, id string) (backend.Info, Key, error) {
 	engine, key, err := m.keeper.Find(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) {
@@ -97,7 +97,7 @@ func (m *Manager) tryConnect(ctx context.Context, id string) (*Session, error) {
 	return s, err
 }
 
-// connectSecondary connects to a sandbox without changing its owner. If counts is set, uses are recorded later.
+// connectSecondary connects to a sandbox without changing the owner. If counts is set, uses are recorded later.
 func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key Key, counts bool) (*Session, error) {
 	s := m.newSession(key, foundRequest(engine), engine.SessionID)
 	rec, err := m.store.Get(ctx, engine.SessionID)
@@ -129,8 +129,8 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	return s, nil
 }
 
-// join returns a session for a recorded sandbox of another living process, for Options.Join. If that process has no
-// running sandbox and is about to notice, join returns custody.ErrInTransition.
+// join returns a session for a recorded sandbox of another living process, for Options.Join. If the process has no
+// running sandbox and is about to notice this, join returns custody.ErrInTransition.
 func (m *Manager) join(ctx context.Context, rec record.Record, req Request) (*Session, error) {
 	engine, err := m.keeper.FindRecorded(ctx, rec)
 	switch {
@@ -162,9 +162,9 @@ func (m *Manager) join(ctx context.Context, rec record.Record, req Request) (*Se
 	return s, nil
 }
 
-// Join returns the sessions of a scope as InScope does and, with Options.Join, of the sandboxes there that other
-// processes of the instance opened. Their hosts are served as by Lookup. If a sandbox died and cannot be started, calls
-// in its session fail with backend.ErrLost.
+// Join returns the sessions of a scope as InScope does and, with Options.Join, of sandboxes there from other processes
+// of the instance. Their hosts are served as by Lookup. If a sandbox died and cannot be started, calls in the session
+// fail with backend.ErrLost.
 func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, error) {
 	if !m.opts.Join {
 		return m.InScope(scope), nil
@@ -201,13 +201,14 @@ func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, err
 	return slices.CompactFunc(list, func(a, b *Session) bool { return a.id == b.id }), nil
 }
 
-// errOtherEngine means that a sandbox to join is on another engine. Processes that join must use the same engine.
+// errOtherEngine reports a sandbox to join on another engine. With Options.Join, all processes must use the same
+// engine.
 var errOtherEngine error = &sanitize.Error{
 	Text: "the sandbox is on an engine that is not available to this process", Err: backend.ErrUnavailable,
 }
 
-// joinRecorded opens a recorded, ready sandbox with its existing configuration and without its allowed hosts. The
-// sandbox must not be open in this manager.
+// joinRecorded opens a recorded, ready sandbox with the existing configuration and without allowed hosts. The sandbox
+// must not be open in this manager.
 func (m *Manager) joinRecorded(ctx context.Context, rec record.Record) (*Session, error) {
 	if rec.Engine != m.opts.Engine {
 		return nil, errOtherEngine
@@ -234,7 +235,7 @@ func (m *Manager) joinRecorded(ctx context.Context, rec record.Record) (*Session
 	return s, err
 }
 
-// dead returns a session of a sandbox that does not run, in which all calls fail.
+// dead returns a session of a stopped or missing sandbox. All calls in the session fail.
 func (m *Manager) dead(rec record.Record, reason string) *Session {
 	had, _ := decodeShape(rec.Request)
 	engine := backend.Info{ID: rec.EngineID, SessionID: rec.ID, Image: had.Image, Network: had.Network}
@@ -248,7 +249,7 @@ func (m *Manager) dead(rec record.Record, reason string) *Session {
 // joinedEvery is the minimum time between two records of the use of a joined sandbox.
 const joinedEvery = 15 * time.Second
 
-// recordUse records the use of a joined sandbox early enough that its owner does not treat the sandbox as idle.
+// recordUse records the use of a joined sandbox early enough to prevent the owner from treating the sandbox as idle.
 func (s *Session) recordUse(ctx context.Context) {
 	if !s.joined {
 		return
@@ -275,8 +276,8 @@ func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 	return sandbox.WrapError("Remove", m.driver, "", m.keeper.Remove(ctx, id, volumes, owner.Removed))
 }
 
-// vanished returns the error for a sandbox that the engine does not have. Either the sandbox never existed, or it can
-// be recreated. A living owner may be recreating it at this moment.
+// vanished returns the error for a sandbox missing on the engine. Either the sandbox never existed, or it can be
+// recreated. A living owner may be recreating it at this moment.
 func (m *Manager) vanished(ctx context.Context, id string) error {
 	rec, err := m.store.Get(ctx, id)
 	if err != nil || !m.keeper.LeavesWorkspace(rec) {

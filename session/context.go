@@ -15,8 +15,8 @@ type (
 	baseKey        struct{}
 )
 
-// WithSessionName sets the name of the run's sandbox for agents that are run with ctx and specify no name. A workflow
-// step with a separate sandbox uses it to select that sandbox for its agent's tools.
+// WithSessionName sets the name of the run's sandbox for agents run with ctx and without a name. A workflow step with a
+// separate sandbox uses it to select this sandbox for the tools of the step's agent.
 func WithSessionName(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, sessionNameKey{}, name)
 }
@@ -29,9 +29,9 @@ func SessionNameFromContext(ctx context.Context) string {
 	return record.DefaultName
 }
 
-// WithUser sets the end user of agents that are run with ctx. An agent file with `session: user` uses this user's
-// sandbox. That sandbox outlives runs and is removed after its idle timeout. Sandboxes of Genkit agents' conversations
-// also belong to the user. The name must come from the program, which has authenticated the user, never from a model.
+// WithUser sets the end user of agents run with ctx. An agent file with `session: user` uses this user's sandbox. The
+// sandbox outlives runs and is removed after the idle timeout. Sandboxes of Genkit agents' conversations also belong to
+// the user. The name must come from the program, which has authenticated the user, never from a model.
 func WithUser(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, userKey{}, name)
 }
@@ -54,8 +54,8 @@ func BaseFromContext(ctx context.Context) (Request, bool) {
 	return base, ok
 }
 
-// WithDefaults returns r with its zero fields taken from base and, by name, the variables of base that r does not set.
-// If base explicitly has no network, r has none either, but services, which are not a network.
+// WithDefaults returns r with zero fields taken from base and, by name, the variables of base missing in r. If base
+// explicitly has no network, r has none either, but services, which are not a network.
 func (r Request) WithDefaults(base Request) Request {
 	if r.Image == "" {
 		r.Image, r.DefaultImage = base.Image, base.DefaultImage
@@ -122,12 +122,12 @@ func (r Run) Key(name string) Key { return record.Scope(r).Key(name) }
 
 type runKey struct{}
 
-// WithRun binds ctx to a run. Tools that are called with ctx can use only that run's sandboxes.
+// WithRun binds ctx to a run. Tools called with ctx can use only the run's sandboxes.
 func WithRun(ctx context.Context, run Run) context.Context {
 	return context.WithValue(ctx, runKey{}, run)
 }
 
-// RunFromContext returns the run that WithRun set.
+// RunFromContext returns the run set by WithRun.
 func RunFromContext(ctx context.Context) (Run, bool) {
 	run, ok := ctx.Value(runKey{}).(Run)
 	return run, ok

@@ -2,24 +2,24 @@
 //
 // A [Manager] uses one [backend.SandboxBackend]. [Manager.Open] returns the sandbox of a [Key] and creates it if it
 // does not exist. Concurrent callers with the same key share one sandbox. Callers with different keys never wait for
-// each other. A [Session] is a [sandbox.Sandbox] with a key. It lives until a caller closes it, its run ends
-// ([Manager.CloseScope]), its idle timeout passes, or its sandbox is lost.
+// each other. A [Session] is a [sandbox.Sandbox] with a key. It lives until a caller closes it, the run ends
+// ([Manager.CloseScope]), the idle timeout passes, or the sandbox is lost.
 //
 // Most programs need fifteen names of this package and of package sandbox: [NewManager], [Manager.Open],
 // [Manager.Close], [Manager.CloseScope], [Options], [Request], [UserKey], [WorkflowKey], [NewRunID] with [WithRun],
-// [Session] and its methods Exec, Start, ReadFile, and WriteFile, and [sandbox.ExecRequest] with [sandbox.ExecResult].
+// [Session] with the methods Exec, Start, ReadFile, and WriteFile, and [sandbox.ExecRequest] with [sandbox.ExecResult].
 // The package example uses all of them.
 //
 // # When the process dies
 //
-// Sandboxes outlive the process that owns them, so close the manager or the scope even if the program fails. If a
-// process is killed, its sandboxes stay on the engine until another process sweeps them. That process needs a manager
-// with the same Options.Instance and a shared Store, for example a store of package record/sqlite. Every such manager
-// sweeps when it is created and once a minute. The workcell command sweeps in a separate process, but a library has
-// none. Restart the program, or call admin.Sweep from a timer. Without an Instance, the sandbox of a killed program
-// exits two minutes after its idle timeout. Then `workcell sandbox gc` lists the sandbox, and the sweep of any manager
-// on the engine removes it an hour after its creation. To remove sandboxes at SIGTERM, use signal.NotifyContext and
-// close the manager.
+// Sandboxes outlive the owner process, so close the manager or the scope even if the program fails. If a process is
+// killed, the sandboxes stay on the engine until another process sweeps them. The other process needs a manager with
+// the same Options.Instance and a shared Store, for example a store of package record/sqlite. Every such manager sweeps
+// when it is created and once a minute. The workcell command sweeps in a separate process, but a library has none.
+// Restart the program, or call admin.Sweep from a timer. Without an Instance, the sandbox of a killed program exits two
+// minutes after the idle timeout. Then `workcell sandbox gc` lists the sandbox, and the sweep of any manager on the
+// engine removes it an hour after the creation. To remove sandboxes at SIGTERM, use signal.NotifyContext and close the
+// manager.
 //
 // # Errors
 //
@@ -43,5 +43,5 @@ package session
 //     Control.OpenEgress and Control.Busy, begin without any lock.
 //
 // Manager.mu and Session.mu are never held across a call to the engine, the guest, the store, or a caller's function.
-// All other locks, for example custody.Keeper.mu, guard the fields of one small type. Code that holds one of them takes
-// none of the locks above. Of these locks, only pullRelay.mu is held while callers' functions run.
+// All other locks, for example custody.Keeper.mu, guard the fields of one small type. Code with one of them takes none
+// of the locks above. Of these locks, only pullRelay.mu is held while callers' functions run.

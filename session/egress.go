@@ -24,7 +24,8 @@ func (m *Manager) checkEgress(req Request) error {
 	return nil
 }
 
-// nameHosts allows commands in a joined sandbox to reach its hosts if the request in ctx has the same allowlist.
+// nameHosts allows commands in a joined sandbox to reach the allowed hosts if the request in ctx has the same
+// allowlist.
 func (s *Session) nameHosts(ctx context.Context) {
 	base, _ := BaseFromContext(ctx)
 	if !s.m.opts.Join || !s.asIs || base.Egress.IsZero() {

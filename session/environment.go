@@ -20,23 +20,23 @@ type Environment = rules.Environment
 
 // EnvironmentBuilder installs environments. Package environment provides an implementation.
 type EnvironmentBuilder interface {
-	// Recipe must return the id of an environment for Spec.Environment and the hosts that its installation uses.
+	// Recipe must return the id of an environment for Spec.Environment and the hosts for the installation.
 	Recipe(e Environment, user string) (id string, hosts sandbox.Egress)
 	// Lock must wait until no other known process is installing the recipe.
 	Lock(ctx context.Context, id string) (unlock func(), err error)
-	// Install must install e in a sandbox that was created for this purpose. An InstallError names the failed step.
+	// Install must install e in a temporary sandbox. An InstallError names the failed step.
 	Install(ctx context.Context, s *Session, e Environment) error
-	// Used must note that a sandbox uses the environment. LastUsed must return the latest use, or zero if unknown.
+	// Used must note a use of the environment by a sandbox. LastUsed must return the latest use, or zero if unknown.
 	Used(id string)
 	LastUsed(id string) time.Time
 }
 
-// InstallError reports an environment that could not be installed. It wraps Reason.
+// InstallError reports a failed installation of an environment. It wraps Reason.
 type InstallError struct {
 	Step     string                  // failed step, for example "pip install", "npm install", or "setup[0]"
 	ExitCode int                     // exit code of the step's program; 0 if it failed in another way
 	Output   string                  // sanitized end of the program's output
-	Refused  []sandbox.EgressRefusal // hosts that the egress proxy refused
+	Refused  []sandbox.EgressRefusal // hosts refused by the egress proxy
 	Reason   error                   // backend.ErrInvalid (the program failed), backend.ErrTimeout, or backend.ErrQuota
 }
 
@@ -120,8 +120,8 @@ func (m *Manager) makeFirst(ctx context.Context, spec backend.Spec, req Request,
 	return m.b.Create(ctx, spec)
 }
 
-// install installs an environment in a temporary sandbox that no other caller can use. Then the engine saves the
-// environment. If this process dies during the installation, the sandbox is removed like every unfinished sandbox.
+// install installs an environment in a temporary sandbox without other callers. Then the engine saves the environment.
+// If this process dies during the installation, the sandbox is removed like every unfinished sandbox.
 func (m *Manager) install(ctx context.Context, id string, asked Request, hosts sandbox.Egress) (err error) {
 	req, err := m.prepare(Request{
 		Image: asked.Image, User: asked.User, Ceiling: asked.Ceiling, OCIRuntime: asked.OCIRuntime, Pull: asked.Pull,
@@ -154,7 +154,7 @@ func (m *Manager) install(ctx context.Context, id string, asked Request, hosts s
 	if err := guarded(func() error { return m.opts.Environments.Install(ctx, s, asked.Environment) }); err != nil {
 		return err
 	}
-	s.control.Close() // so that the end of the sandbox is not reported as a loss
+	s.control.Close() // to prevent a report of a lost sandbox
 	return m.b.CommitEnvironment(ctx, s.engine.ID)
 }
 

@@ -9,13 +9,14 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// ConflictError reports that a key is open with another request. It wraps backend.ErrExists.
+// ConflictError reports a key open with another request. It wraps backend.ErrExists.
 type ConflictError struct {
 	Key Key
-	// Fields are the differing fields: "image", "user", "root", "env", "limits", "network", "oci_runtime", "environment",
-	// "mounts", "cache", or "idle policy". "request" means that only a hash is known, and that it differs.
+	// Fields are the differing fields: "image", "user", "root", "env", "limits", "network", "oci_runtime",
+	// "environment", "mounts", "cache", or "idle policy". "request" means a differing hash, without knowledge of the
+	// fields.
 	Fields []string
-	// Gone reports that the sandbox was removed and that only its files were kept.
+	// Gone reports a removed sandbox. Only the files were kept.
 	Gone bool
 }
 
@@ -32,8 +33,8 @@ func (e *ConflictError) Error() string {
 // Unwrap returns backend.ErrExists.
 func (e *ConflictError) Unwrap() error { return backend.ErrExists }
 
-// VanishedError reports that the container of a sandbox, or the driver's equivalent, no longer exists. The workspace
-// was kept, and the next Open of Key recreates the sandbox. VanishedError wraps backend.ErrLost.
+// VanishedError reports a missing container of a sandbox, or of the driver's equivalent. The workspace was kept, and
+// the next Open of Key recreates the sandbox. VanishedError wraps backend.ErrLost.
 type VanishedError struct {
 	Key Key
 }

@@ -8,7 +8,7 @@ type Key = record.Key
 // WorkflowKey names a sandbox of a workflow run.
 func WorkflowKey(runID, name string) Key { return record.WorkflowKey(runID, name) }
 
-// UserKey names a sandbox that does not belong to a run.
+// UserKey names a sandbox without a run.
 func UserKey(name string) Key { return record.UserKey(name) }
 
 // NewRunID returns the id of a new run.

@@ -84,7 +84,7 @@ func (m *Manager) lookup(ctx context.Context, scope record.Scope, id string) (*S
 	return s, nil
 }
 
-// errGone means that a sandbox in the caller's scope was closed.
+// errGone reports a closed sandbox in the caller's scope.
 var errGone error = &sanitize.Error{
 	Text: "the sandbox is closed and its files are deleted; open a new sandbox", Err: backend.ErrClosed,
 }
@@ -157,7 +157,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	return list, nil
 }
 
-// unfound describes sandboxes that have no owner and no container, but whose workspace still exists. These are named
+// unfound describes existing workspaces of sandboxes without an owner and without a container. These are named
 // sandboxes and sandboxes of interrupted runs. Opening such a sandbox recreates it.
 func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[string]record.Record) []Info {
 	for _, engine := range found {
@@ -182,7 +182,7 @@ func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[st
 	return list
 }
 
-// addRecord adds the fields that only the record contains.
+// addRecord adds the fields found only in the record.
 func (i *Info) addRecord(rec record.Record) {
 	made, _ := decodeShape(rec.Request)
 	i.IdlePolicy, i.IdleTimeout, i.Reason = rec.IdlePolicy, rec.Idle, rec.Reason
@@ -200,7 +200,7 @@ func (i Info) Settings() sandbox.Settings {
 }
 
 // CheckIsolation returns a backend.IsolationError if a new sandbox for req would be less isolated than req or Defaults
-// require. Open checks the same; this is for callers that know where the requirement is written.
+// require. Open checks the same. CheckIsolation allows callers to report the location of the requirement.
 func (m *Manager) CheckIsolation(req Request) error {
 	has, known := m.b.Capabilities().Isolation[cmp.Or(req.OCIRuntime, m.opts.Defaults.OCIRuntime)]
 	if !known {

@@ -39,7 +39,7 @@ type Manager struct {
 	leave   func() error     // releases the owner id
 	alone   bool             // no other process ever uses the instance
 	shared  bool             // other processes of the instance use the same store
-	now     func() time.Time // includes a monotonic reading, so that clock jumps cause no expiry
+	now     func() time.Time // includes a monotonic reading, to prevent expiry at clock jumps
 
 	// ctx ends when the manager is closed. It is a field because it bounds the manager's goroutines.
 	ctx    context.Context
@@ -52,7 +52,7 @@ type Manager struct {
 	secondary map[*Session]struct{}      // sessions from Connect
 	owed      map[string]struct{}        // ids of closed sessions whose sandboxes still exist and count
 	sealed    map[record.Scope]time.Time // closed scopes and the times of their closing
-	used      int                        // number of sandboxes that count against MaxSandboxes
+	used      int                        // number of sandboxes counted against MaxSandboxes
 	closed    bool
 	finished  chan struct{} // closed when Close or Detach has returned
 	closeErr  error
@@ -79,8 +79,8 @@ type entry struct {
 	session *Session
 }
 
-// NewManager returns a Manager that uses b. The caller must close b after the manager. opts may be nil. If the process
-// dies, the manager's sandboxes stay until another process sweeps them. See Sweep.
+// NewManager returns a Manager for b. The caller must close b after the manager. opts may be nil. If the process dies,
+// the manager's sandboxes stay until another process sweeps them. See Sweep.
 func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	if b == nil {
 		return nil, fmt.Errorf("%w: no backend specified", backend.ErrInvalid)
@@ -173,22 +173,22 @@ func (o *Options) complete() error {
 // Backend returns the manager's driver.
 func (m *Manager) Backend() backend.SandboxBackend { return m.b }
 
-// Owner returns this manager's id in the shared store. Records of its sandboxes contain the id.
+// Owner returns this manager's id in the shared store. Records of the manager's sandboxes contain the id.
 func (m *Manager) Owner() string { return m.owner }
 
 // Instance returns the name of this installation on the engine.
 func (m *Manager) Instance() string { return m.opts.Instance }
 
-// keyAttributes returns the span attributes for a key and its run.
+// keyAttributes returns the span attributes for a key and the key's run.
 func (m *Manager) keyAttributes(key Key) []attribute.KeyValue {
 	return telemetry.SandboxAttributes(m.driver, key.String(), key.Run())
 }
 
-// Close closes all sessions of this manager and stops its goroutines. It returns when the sandboxes are removed, or
+// Close closes all sessions of this manager and stops the goroutines. It returns when the sandboxes are removed, or
 // returns the errors of failed removals. ctx does not limit the removal. Calling Close again has no effect.
 func (m *Manager) Close(ctx context.Context) error { return m.end(ctx, owner.Gone) }
 
-// Detach stops the manager's goroutines and connections but leaves its sandboxes running. Another process of the same
+// Detach stops the manager's goroutines and connections but leaves the sandboxes running. Another process of the same
 // instance can adopt them.
 func (m *Manager) Detach(ctx context.Context) error { return m.end(ctx, owner.Ready) }
 

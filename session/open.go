@@ -35,7 +35,7 @@ type flight struct {
 	pulls  pullRelay
 
 	waiters   int
-	abandoned error       // reason for canceling the creation, for example that all callers left
+	abandoned error       // reason for canceling the creation, for example errAbandoned
 	end       owner.Event // if not empty, the sandbox of former ends as well
 	finished  bool
 	announced bool // one opener has received created = true
@@ -65,17 +65,17 @@ var errAbandoned = errors.New("session: all callers canceled")
 // are not affected. If all callers are canceled, the creation is canceled and cleaned up.
 //
 // If the key's sandbox was lost and the backend keeps files of stopped sandboxes (backend.Capabilities.Persistent),
-// Open recreates the sandbox with its files. Otherwise Open creates an empty sandbox with a new id and returns created
-// = true. Files of a lost sandbox are kept for its idle timeout. Files of named sandboxes and of runs are kept for 30
+// Open recreates the sandbox with the files. Otherwise Open creates an empty sandbox with a new id and returns created
+// = true. Files of a lost sandbox are kept for the idle timeout. Files of named sandboxes and of runs are kept for 30
 // days.
 //
 // If the key is open with another request, Open returns a ConflictError. If Options.MaxSandboxes is reached, the error
 // wraps backend.ErrCapacity. If the run has ended, the error wraps backend.ErrClosed.
 //
-// If another process died or called Detach, Open adopts its sandbox with the existing files and returns created =
-// false. If a living process owns the sandbox, the error wraps backend.ErrExists. For named sandboxes (UserKey), Open
-// first waits for a short time. Options.Store knows the living processes. Without a shared store, Open finds only named
-// sandboxes of other processes, and none if labels can be forged (backend.Capabilities.Forgeable).
+// If another process died or called Detach, Open adopts the process's sandbox with the existing files and returns
+// created = false. If a living process owns the sandbox, the error wraps backend.ErrExists. For named sandboxes
+// (UserKey), Open first waits for a short time. Options.Store knows the living processes. Without a shared store, Open
+// finds only named sandboxes of other processes, and none if labels can be forged (backend.Capabilities.Forgeable).
 func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, created bool, err error) {
 	ctx, span := telemetry.StartWith(ctx, m.tracers, telemetry.SpanOpen, m.keyAttributes(key)...)
 	began := time.Now()
@@ -122,7 +122,7 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 	}
 }
 
-// errAgain means that an obstacle to opening a sandbox has been removed, so that Open must try again.
+// errAgain makes Open try again, because an obstacle to opening a sandbox has been removed.
 var errAgain = errors.New("session: try again")
 
 // Rules for refusing to open a sandbox.
@@ -131,8 +131,7 @@ const (
 	ruleRoot   = "root"   // Options.AllowRoot
 )
 
-// refusedOpen returns err. If err means that a policy forbids the requested sandbox, refusedOpen adds a span event and
-// an audit record.
+// refusedOpen returns err. If the reason is a policy, refusedOpen adds a span event and an audit record.
 func refusedOpen(ctx context.Context, key Key, req Request, err error) error {
 	if !errors.Is(err, backend.ErrPermission) {
 		return err
@@ -150,7 +149,7 @@ func refusedOpen(ctx context.Context, key Key, req Request, err error) error {
 	}))
 }
 
-// tryOpen finds the key's session, waits for its creation, or starts the creation. It may return errAgain.
+// tryOpen finds the key's session, waits for a running creation, or starts the creation. It may return errAgain.
 func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session, created bool, _ error) {
 	m.mu.Lock()
 	if err := m.refuses(key.Scope()); err != nil {
@@ -197,8 +196,8 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 	return m.reuse(ctx, s, req)
 }
 
-// leaving returns a channel that is closed when a closing session has ended. If no session is closing, it returns nil.
-// The caller must hold mu.
+// leaving returns a channel of a closing session, closed at the end of the session. If no session is closing, it
+// returns nil. The caller must hold mu.
 func (m *Manager) leaving() <-chan struct{} {
 	for _, s := range m.byID {
 		if s.isClosing() {
@@ -222,7 +221,7 @@ func (m *Manager) refuses(scope record.Scope) error {
 // reuse returns an open session to another opener. If the session is closing, reuse waits for the end and returns
 // errAgain.
 func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Session, created bool, _ error) {
-	if s.joined { // the connection may not show yet that another process removed the sandbox
+	if s.joined { // the connection may not show yet a removal by another process
 		if rec, err := m.store.Get(ctx, s.id); err == nil && rec.State == record.Closed {
 			s.control.Lose("another process removed it")
 		}
@@ -255,8 +254,8 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 	return nil, false, err
 }
 
-// reopen closes s and starts a creation that adopts the sandbox. The key stays in use, so that closing the key also
-// removes the sandbox. If the condition of BeginClose returns false, reopen returns errBusy.
+// reopen closes s and starts a creation, which adopts the sandbox. The key stays in use, to allow a close of the key to
+// remove the sandbox. If the condition of BeginClose returns false, reopen returns errBusy.
 func (m *Manager) reopen(ctx context.Context, s *Session, req Request, condition func(sandbox.Use) bool) (
 	_ *Session, created bool, _ error) {
 	m.mu.Lock()
@@ -336,7 +335,7 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 }
 
 // launch starts a creation with one waiter. A pooled sandbox in ready or evict already counts against MaxSandboxes, and
-// the new sandbox takes over its place. The caller must hold mu.
+// the new sandbox takes over this place. The caller must hold mu.
 func (m *Manager) launch(ctx context.Context, key Key, f *flight) *flight {
 	// The creation belongs to all waiters, so it keeps the first caller's trace but not the caller's cancellation.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -466,8 +465,8 @@ func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 	return err
 }
 
-// prepare completes a sandbox for its first or next opener and records that it is ready. If the sandbox is lost before,
-// the opener removes it or leaves it as it was.
+// prepare completes a sandbox for the first or next opener and records it as ready. If the sandbox is lost before, the
+// opener removes it or leaves it as it was.
 func (s *Session) prepare(ctx context.Context, fresh bool, with func(context.Context, *Session) error) error {
 	err := s.control.OpenEgress(ctx)
 	if err == nil && fresh {
@@ -486,12 +485,12 @@ func (s *Session) prepare(ctx context.Context, fresh bool, with func(context.Con
 	return err
 }
 
-// creating returns the record of a sandbox that is being created.
+// creating returns the record of a sandbox during creation.
 func (s *Session) creating() record.Record {
 	return s.recordAs(record.Creating, s.created.Add(custody.Lifetimes.Remembered))
 }
 
-// guarded converts a panic of a caller's function to an error. The function runs in a goroutine of the manager, so its
+// guarded converts a panic of a caller's function to an error. The function runs in a goroutine of the manager, so the
 // caller cannot recover the panic. The sandbox must still be removed.
 func guarded(f func() error) (err error) {
 	defer func() {
@@ -502,7 +501,7 @@ func guarded(f func() error) (err error) {
 	return f()
 }
 
-// newSession returns a session that has no sandbox yet.
+// newSession returns a session without a sandbox.
 func (m *Manager) newSession(key Key, req Request, id string) *Session {
 	now := m.now()
 	s := &Session{
@@ -545,7 +544,7 @@ func refused(err error) bool {
 	return slices.ContainsFunc(kinds, func(kind error) bool { return errors.Is(err, kind) })
 }
 
-// discard removes the sandbox of a session that no caller received.
+// discard removes the sandbox of a session without a caller.
 func (m *Manager) discard(s *Session, adopted bool) {
 	to := owner.Gone
 	if adopted {
@@ -586,13 +585,13 @@ func (m *Manager) forget(s *Session, cause error) {
 	}
 }
 
-// pullRelay reports the progress of one pull to all waiting openers. It does not call openers that left.
+// pullRelay reports the progress of one pull to all waiting openers. It does not call openers after they leave.
 type pullRelay struct {
-	mu    sync.Mutex // guards heard; held during calls, so that leave waits for them
+	mu    sync.Mutex // guards heard; held during calls, to make leave wait for them
 	heard []*func(backend.PullProgress)
 }
 
-// join adds a listener and returns a function that removes it. The listener may be nil.
+// join adds a listener and returns a function to remove it. The listener may be nil.
 func (p *pullRelay) join(listener func(backend.PullProgress)) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -604,7 +603,7 @@ func (p *pullRelay) join(listener func(backend.PullProgress)) (leave func()) {
 	}
 }
 
-// report calls the listeners. A listener that panics is not called again. The pull continues for the others.
+// report calls the listeners. After a panic, a listener is not called again. The pull continues for the others.
 func (p *pullRelay) report(progress backend.PullProgress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

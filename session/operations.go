@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// operations are the Manager methods that package session/admin calls.
+// operations are the Manager methods for package session/admin.
 type operations struct{ *Manager }
 
 func init() { custody.Of = func(m any) custody.Operations { return operations{m.(*Manager)} } }

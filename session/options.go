@@ -19,9 +19,9 @@ const (
 	DefaultReapEvery   = custody.TouchEvery
 	// DefaultPoolIdle is the idle timeout of pooled sandboxes.
 	DefaultPoolIdle = time.Hour
-	// MaxForks is the maximum number of sandboxes that one call of Fork creates.
+	// MaxForks is the maximum number of sandboxes in one call of Fork.
 	MaxForks = 64
-	// CacheDir is the parent directory of caches in a sandbox. Each cache is a subdirectory with its name.
+	// CacheDir is the parent directory of caches in a sandbox. Each cache is a subdirectory with the cache's name.
 	CacheDir = "/var/cache/workcell"
 )
 
@@ -36,27 +36,27 @@ type Options struct {
 	// Instance is the name of this installation on the engine. The manager never changes sandboxes of other instances.
 	// If empty, the name is random, so the sandboxes of an earlier process are never found again.
 	Instance string
-	// Store holds the state that labels cannot hold. If nil, the manager uses a memory store. The caller must close its
+	// Store holds state in addition to the labels. If nil, the manager uses a memory store. The caller must close a
 	// store after the manager.
 	//
 	// With a store and an Instance, the manager also cleans up after dead processes of the instance. When it starts and
 	// in each round of the reaper, it removes sandboxes without an owner and expired sandboxes. Therefore all managers
 	// of an instance must share one store, or none may have one.
 	Store record.Store
-	// Engine distinguishes the engines that share one Store. If empty, it is the driver's name.
+	// Engine distinguishes the engines of one Store. If empty, it is the driver's name.
 	Engine string
 	// Images decides which images are allowed. If nil, every image is allowed.
 	Images ImagePolicy
 	// Pool lists the sandboxes to create in advance. If a pooled sandbox matches a request, Open returns it instead of
-	// creating a new one. Use it in long-running processes: filling the pool takes as long as creating its sandboxes,
+	// creating a new one. Use it in long-running processes: filling the pool takes as long as creating the sandboxes,
 	// and the manager removes unused ones when it is closed.
 	Pool []PoolSpec
 	// Defaults are settings for sandboxes whose Request does not specify them.
 	Defaults Defaults
 	// AllowRoot allows Request.User to be root.
 	AllowRoot bool
-	// MaxSandboxes is the maximum number of sandboxes of this manager, including pooled sandboxes and sandboxes that
-	// are being created. To open a sandbox at the limit, the manager removes a pooled one. Zero means no limit.
+	// MaxSandboxes is the maximum number of sandboxes of this manager, including pooled sandboxes and sandboxes during
+	// creation. To open a sandbox at the limit, the manager removes a pooled one. Zero means no limit.
 	MaxSandboxes int
 	// IdleTimeout is the idle time after which a session is closed. Request.IdleTimeout overrides it. If zero, it is
 	// DefaultIdleTimeout. If negative, sessions do not time out.
@@ -70,15 +70,15 @@ type Options struct {
 	// TracerProvider creates spans. If nil, the global provider is used.
 	TracerProvider trace.TracerProvider
 	// Egress gives sandboxes without a network access to the hosts in Request.Egress. If nil, Open returns an error
-	// wrapping backend.ErrUnsupported for requests that set Egress.
+	// wrapping backend.ErrUnsupported for requests with Egress.
 	Egress sandbox.EgressGateway
 	// Environments installs Request.Environment. It requires an Instance and Egress. If nil, Open returns an error
-	// wrapping backend.ErrUnsupported for requests that set Environment.
+	// wrapping backend.ErrUnsupported for requests with Environment.
 	Environments EnvironmentBuilder
-	// Caches are the caches that Request.Caches may name.
+	// Caches are the available caches for Request.Caches.
 	Caches []Cache
 	// Join lets processes with the same Instance and Store share their sandboxes. All of them must set it. Open and
-	// Lookup then also return sessions for sandboxes of other living processes. Closing such a session or its scope
+	// Lookup then also return sessions for sandboxes of other living processes. Closing such a session or the scope
 	// removes the sandbox, even if another process created it. Closing the manager keeps the sandboxes of other
 	// processes. Without Join, opening such a sandbox fails with backend.ErrExists; use Connect.
 	Join bool
@@ -92,20 +92,20 @@ type Options struct {
 // Defaults are an operator's settings for all sandboxes of a manager. A Request overrides them, and they override the
 // defaults of the driver and the package. The limits of a Request (Request.Ceiling, Options.Images) also apply to them.
 type Defaults struct {
-	Limits      backend.Limits    `json:"limits,omitzero"`       // for fields that Request.Limits does not set
+	Limits      backend.Limits    `json:"limits,omitzero"`       // for zero fields of Request.Limits
 	ExecTimeout time.Duration     `json:"exec_timeout,omitzero"` // for Request.ExecTimeout
 	OCIRuntime  string            `json:"oci_runtime,omitempty"` // for Request.OCIRuntime
 	Images      map[string]string `json:"images,omitempty"`      // by Request.Language, for requests with DefaultImage
 	IdlePolicy  record.IdlePolicy `json:"idle_policy,omitempty"` // for new named sandboxes whose files survive a stop
 	Mounts      []backend.Mount   `json:"mounts,omitempty"`      // in addition to Request.Mounts
-	// Isolation is the least that every opened sandbox must have; Request.Isolation can only be stricter.
+	// Isolation is the minimum for every opened sandbox; Request.Isolation can only be stricter.
 	Isolation backend.Isolation `json:"isolation,omitempty"`
 }
 
 // Request describes a sandbox. Only Image is required.
 //
-// All openers of a key share one session. Therefore the fields that configure the sandbox must be the same in every
-// Open, except for the fields noted below. If a field differs, Open returns a ConflictError.
+// All openers of a key share one session. Therefore the fields for the sandbox's configuration must be the same in
+// every Open, except for the fields noted below. If a field differs, Open returns a ConflictError.
 type Request struct {
 	Image      string              // image reference
 	User       string              // "uid", "uid:gid" or "root"; empty is backend.DefaultUser
@@ -115,26 +115,26 @@ type Request struct {
 	Ceiling    backend.Limits      // maximum of each limit; also replaces unset limits; zero fields set no maximum
 	Network    backend.NetworkMode // empty is NetworkNone
 	OCIRuntime string              // OCI runtime; empty is the engine's default
-	Egress     sandbox.Egress      // with NetworkNone: the hosts that commands reach through this process
-	// Isolation is the least that the sandbox must have, or Open returns a backend.IsolationError. It does not shape
-	// the sandbox. Empty: any.
+	Egress     sandbox.Egress      // with NetworkNone: the hosts for commands, through this process
+	// Isolation is the minimum for the sandbox. If the sandbox has less, Open returns a backend.IsolationError.
+	// Isolation does not change the sandbox. If empty, there is no minimum.
 	Isolation backend.Isolation
 	Mounts    []backend.Mount // directories of the engine's machine; see docs/operations/mounts.md before one is writable
 
-	// Environment is the set of packages to install. Opening the first sandbox with an environment waits for its
+	// Environment is the set of packages to install. Opening the first sandbox with an environment waits for the
 	// installation. The installation uses a separate sandbox, which does not count against Options.MaxSandboxes.
 	Environment Environment
 
-	// Caches are the names of the Options.Caches that the sandbox can read.
+	// Caches are the names of the Options.Caches for the sandbox.
 	Caches []string
 
 	// RootSet makes WithDefaults keep Root even if Root is the zero value.
 	RootSet bool
-	// Language is the frontmatter runtime that Image is for, or empty if unknown. It does not affect the sandbox. If
-	// code in another language runs in the sandbox, Language decides whether Image is taken from the base request.
+	// Language is the frontmatter runtime of Image, or empty if unknown. It does not affect the sandbox. If code in
+	// another language runs in the sandbox, Language decides whether Image is taken from the base request.
 	Language string
-	// DefaultImage means that Image is only the default for Language and was not requested. Defaults.Images overrides
-	// it.
+	// DefaultImage means an Image that is only the default for Language and was not requested. Defaults.Images
+	// overrides it.
 	DefaultImage bool
 
 	// asked is Limits without Defaults in a prepared request.
@@ -147,15 +147,15 @@ type Request struct {
 	// the sandbox exits two minutes after the first opener's timeout.
 	IdleTimeout time.Duration
 	// IdlePolicy applies to named sandboxes (UserKey) of managers with an Instance and a Store. If empty, an existing
-	// sandbox keeps its policy, and a new one has Defaults.IdlePolicy or IdleRemove. IdleStop requires files that
-	// survive a stop. If the driver cannot keep them, for example in a workspace with a size limit, Open returns an
-	// error wrapping backend.ErrUnsupported. When a sandbox is stopped as idle, its session is closed for all holders.
-	// The sandbox then has no owner until it is opened again, and closing the manager does not remove it.
+	// sandbox keeps the policy, and a new one has Defaults.IdlePolicy or IdleRemove. IdleStop requires files to survive
+	// a stop. If the driver cannot keep them, for example in a workspace with a size limit, Open returns an error
+	// wrapping backend.ErrUnsupported. When a sandbox is stopped as idle, the session is closed for all holders. The
+	// sandbox then has no owner until it is opened again, and closing the manager does not remove it.
 	IdlePolicy record.IdlePolicy
 	// ExecTimeout is the default timeout for commands, from MinExecTimeout to MaxExecTimeout. If zero, it is
 	// DefaultExecTimeout. The first opener's value applies.
 	ExecTimeout time.Duration
-	// Retention is how long the sandbox is kept for inspection after the end of its run (CloseScope). A retained
+	// Retention is how long the sandbox is kept for inspection after the end of the run (CloseScope). A retained
 	// sandbox accepts no calls. The first opener's value applies.
 	Retention time.Duration
 	// Pull controls when the image is pulled. The first opener's value applies.
@@ -165,14 +165,14 @@ type Request struct {
 	// Prepare is called once with a new sandbox before a caller receives it, for example to write files. If it fails,
 	// Open fails and the sandbox is removed. Only the first opener's function is called. It may be nil.
 	Prepare func(ctx context.Context, s *Session) error
-	// OnAdopt is called once with a sandbox that was adopted from a dead process, before a caller receives it. If it
-	// fails, Open fails and the sandbox is kept. Only the first opener's function is called. It may be nil.
+	// OnAdopt is called once with a sandbox adopted from a dead process, before a caller receives it. If it fails, Open
+	// fails and the sandbox is kept. Only the first opener's function is called. It may be nil.
 	OnAdopt func(ctx context.Context, s *Session) error
 	// Mode controls how Open handles an existing sandbox of the key.
 	Mode OpenMode
 	// Match lists the fields in which OpenAsIs allows no difference, with the names of ConflictError.Fields: "image",
-	// "user", "root", "network", "oci_runtime", "environment", "mounts", "cache", and "limits". Limits that are zero in
-	// the request are not compared.
+	// "user", "root", "network", "oci_runtime", "environment", "mounts", "cache", and "limits". Zero limits of the
+	// request are not compared.
 	Match []string
 }
 
@@ -181,10 +181,10 @@ type OpenMode int
 
 // Open modes.
 const (
-	// OpenShared requires that the sandbox matches the request. Otherwise Open returns a ConflictError.
+	// OpenShared requires a sandbox with the same request. Otherwise Open returns a ConflictError.
 	OpenShared OpenMode = iota
 	// OpenAsIs uses an existing sandbox without changes. If the engine has only the workspace, OpenAsIs recreates the
-	// sandbox with its recorded configuration. Recorded mounts, a recorded OCI runtime, and a recorded network must
+	// sandbox with the recorded configuration. Recorded mounts, a recorded OCI runtime, and a recorded network must
 	// then also be in the request or in Defaults; otherwise Open returns a ConflictError. A run's sandbox gets the
 	// requested network. Commands reach allowed hosts only if the request has the same Egress.
 	OpenAsIs
@@ -200,9 +200,9 @@ const (
 
 // CloseOptions are options for CloseSession.
 type CloseOptions struct {
-	// KeepWorkspace removes the sandbox but keeps its workspace. With an Instance and a Store, opening the key within
+	// KeepWorkspace removes the sandbox but keeps the workspace. With an Instance and a Store, opening the key within
 	// 30 days returns a sandbox with the same id and files, even if the request differs. CloseScope deletes the
-	// workspace, and it is also deleted after that time. If the workspace cannot outlive its sandbox, CloseSession
+	// workspace, and it is also deleted after these 30 days. If the workspace cannot outlive the sandbox, CloseSession
 	// returns an error wrapping backend.ErrUnsupported and closes nothing. If false, the workspace is deleted.
 	KeepWorkspace bool
 }
@@ -215,10 +215,10 @@ const (
 	StateCreated State = "created" // being created; only in List
 	StateReady   State = "ready"   // accepts calls
 	StatePooled  State = "pooled"  // ready in the pool, not in use yet; only in List
-	StateStopped State = "stopped" // its processes exited, its files may still exist; only in List
+	StateStopped State = "stopped" // processes exited, files may still exist; only in List
 	StateLost    State = "lost"    // the sandbox died or was removed by another program
-	StateKept    State = "kept"    // its run has ended, and it is retained for inspection; only in List
-	StateClosed  State = "closed"  // closed by its owner, its run, or the reaper
+	StateKept    State = "kept"    // retained for inspection after the end of the run; only in List
+	StateClosed  State = "closed"  // closed by the owner, by the run, or by the reaper
 )
 
 // Info describes a sandbox.
@@ -232,18 +232,18 @@ type Info struct {
 	User    string              `json:"user"`
 	Network backend.NetworkMode `json:"network"`
 	Mounts  []backend.Mount     `json:"mounts,omitempty"`
-	Egress  sandbox.Egress      `json:"egress,omitzero"` // only of a session that is open or recorded
+	Egress  sandbox.Egress      `json:"egress,omitzero"` // only of an open or recorded session
 	// Environment is the installed environment. It is set only for an open or recorded session.
 	Environment Environment       `json:"environment,omitzero"`
 	Root        backend.RootMode  `json:"root"`
 	Limits      backend.Limits    `json:"limits"`
 	Isolation   backend.Isolation `json:"isolation,omitempty"`
-	// OCIRuntime is the requested OCI runtime; only of a session that is open or recorded.
+	// OCIRuntime is the requested OCI runtime; only of an open or recorded session.
 	OCIRuntime string `json:"oci_runtime,omitempty"`
 	// Workspace is what holds Limits.WorkspaceBytes.
 	Workspace backend.Enforcement `json:"workspace,omitempty"`
 	// RootBytes is how much may be written outside the workspace if the root is writable. RootEnforcement is the
-	// mechanism that enforces it.
+	// mechanism for this limit.
 	RootBytes       int64               `json:"root_bytes,omitempty"`
 	RootEnforcement backend.Enforcement `json:"root_enforcement,omitempty"`
 	Created         time.Time           `json:"created"`
@@ -255,7 +255,7 @@ type Info struct {
 	// LastUsed is when the session's last call began or ended. It is zero if only another process knows the time.
 	LastUsed time.Time `json:"last_used,omitzero"`
 	// IdleTimeout and IdlePolicy are zero if only another process knows them. ExecTimeout is set for an open session. A
-	// negative value means that there is no timeout.
+	// negative value means no timeout.
 	IdleTimeout time.Duration     `json:"idle_timeout,omitempty"`
 	IdlePolicy  record.IdlePolicy `json:"idle_policy,omitempty"`
 	ExecTimeout time.Duration     `json:"exec_timeout,omitempty"`

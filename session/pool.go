@@ -20,42 +20,42 @@ import (
 )
 
 // A pooled sandbox runs but has no user yet. The record has state Creating and a unique key. Therefore other processes
-// ignore the sandbox while the owner process lives, and remove the sandbox at once if that process has died. Open turns
-// it into a session by changing the key in the record. The engine's labels do not change. See custody.Identify.
+// ignore the sandbox while the owner process lives, and remove the sandbox at once if the owner has died. Open turns it
+// into a session by changing the key in the record. The engine's labels do not change. See custody.Identify.
 
 // Limits of the pool.
 const (
 	maxPoolSize  = 1000
 	claimTimeout = 10 * time.Second // time for a pooled sandbox's guest to answer
-	warmTimeout  = 5 * time.Second  // time to start one of the languages in a sandbox that is being created
+	warmTimeout  = 5 * time.Second  // time to start one of the languages in a new sandbox
 )
 
 // PoolSpec describes pooled sandboxes for one kind of request.
 type PoolSpec struct {
-	// Request describes the sandboxes. An Open uses one of them if its image, user, root, limits, network, and OCI runtime
+	// Request describes the sandboxes. An Open uses one of them if image, user, root, limits, network, and OCI runtime
 	// are the same after defaults and ceiling. All other fields must be empty or are ignored.
 	Request Request
 	// Size is the number of sandboxes to keep ready.
 	Size int
-	// IdleTimeout removes the sandboxes if no Open has requested this kind for that long. The next such Open creates its
+	// IdleTimeout removes the sandboxes if no Open has requested this kind for that long. The next such Open creates a
 	// sandbox. If zero, it is DefaultPoolIdle. If negative, the sandboxes do not time out.
 	IdleTimeout time.Duration
 }
 
-// pooled is a sandbox that has no user yet.
+// pooled is a sandbox without a user.
 type pooled struct {
-	session *Session      // never returned by Open; the key's session takes over its connection
+	session *Session      // never returned by Open; the key's session takes over the connection
 	sources []fs.FileInfo // mount sources at the time of creation
 }
 
-// warmPool creates and removes the sandboxes that package pool counts.
+// warmPool creates and removes the sandboxes counted by package pool.
 type warmPool struct {
 	*pool.Pool[string, *pooled]
 	m     *Manager
 	kinds map[string]Request
 }
 
-// newPool returns the pool that the options configure. If they configure none, it returns nil.
+// newPool returns the pool for Options.Pool. If the list is empty, it returns nil.
 func (m *Manager) newPool(specs []PoolSpec) (*warmPool, error) {
 	if len(specs) == 0 {
 		return nil, nil
@@ -157,8 +157,8 @@ func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error)
 	return &pooled{s, sources}, nil
 }
 
-// Usable returns a function that reports whether a pooled sandbox can still be used. The guest must be connected, and
-// the image and mounts must not have changed since the creation.
+// Usable returns a function to check whether a pooled sandbox can still be used. The guest must be connected, and the
+// image and mounts must not have changed since the creation.
 func (w *warmPool) Usable(ctx context.Context, kind string) func(*pooled) bool {
 	id, known, err := w.m.imageID(ctx, w.kinds[kind].Image)
 	if err != nil && ctx.Err() == nil {
@@ -169,8 +169,8 @@ func (w *warmPool) Usable(ctx context.Context, kind string) func(*pooled) bool {
 	}
 }
 
-// sources returns the current mount sources of a request. It omits sources that do not exist on this host, because the
-// engine may be on another host.
+// sources returns the current mount sources of a request. It omits sources missing on this host, because the engine may
+// be on another host.
 func (m *Manager) sources(req Request) (list []fs.FileInfo) {
 	for _, mount := range m.mounts(req) {
 		if st, err := os.Stat(mount.Source); err == nil {
@@ -180,13 +180,13 @@ func (m *Manager) sources(req Request) (list []fs.FileInfo) {
 	return list
 }
 
-// seesSources reports whether the mount sources are still the current ones. For example, filling a cache replaces its
+// seesSources reports whether the mount sources are still the current ones. For example, filling a cache replaces the
 // whole directory.
 func (p *pooled) seesSources() bool {
 	return slices.EqualFunc(p.sources, p.session.m.sources(p.session.req), os.SameFile)
 }
 
-// Drop removes an unused pooled sandbox and frees its place in MaxSandboxes.
+// Drop removes an unused pooled sandbox and frees the place in MaxSandboxes.
 func (w *warmPool) Drop(ctx context.Context, p *pooled) {
 	if w.m.removePooled(ctx, p.session) == nil {
 		w.m.vacate()
@@ -197,7 +197,7 @@ func (w *warmPool) Drop(ctx context.Context, p *pooled) {
 	w.m.mu.Unlock()
 }
 
-// removePooled removes a sandbox that has no user, for example after a failed claim.
+// removePooled removes a sandbox without a user, for example after a failed claim.
 func (m *Manager) removePooled(ctx context.Context, s *Session) error {
 	s.control.Close()
 	err := m.keeper.Delete(context.WithoutCancel(ctx), s.recordAs(record.Creating, m.now()))
@@ -235,7 +235,7 @@ func (m *Manager) imageID(ctx context.Context, ref string) (id string, known boo
 	return id, true, engineError(err)
 }
 
-// errStale means that a pooled sandbox cannot be used because it has died or is outdated.
+// errStale reports a dead or outdated pooled sandbox.
 var errStale = errors.New("session: a pooled sandbox is no longer usable")
 
 // fit claims the guest of a pooled sandbox for the session. It returns errStale if the guest does not answer, or if the
@@ -256,8 +256,8 @@ func (s *Session) fit(ctx context.Context, ready *pooled) error {
 	return nil
 }
 
-// assign assigns a pooled sandbox to a key. If the key already has a sandbox, assign returns that sandbox and removes
-// the pooled one. If the pooled sandbox was unusable, assign removes it and returns errStale.
+// assign assigns a pooled sandbox to a key. If the key already has a sandbox, assign returns the existing sandbox and
+// removes the pooled one. If the pooled sandbox was unusable, assign removes it and returns errStale.
 func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *pooled) (_ *Session, adopted bool, _ error) {
 	s := m.newSession(key, req, ready.session.id)
 	s.byDefault(req, ready.session.engine)

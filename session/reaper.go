@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// reapTogether is the maximum number of sessions that are checked concurrently.
+// reapTogether is the maximum number of concurrent checks of sessions.
 const reapTogether = 8
 
 // reapLoop searches for idle sessions until the manager is closed.
@@ -91,7 +91,7 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 	}
 }
 
-// idleFor reports whether the session has been idle for its idle timeout, and since when.
+// idleFor reports whether the session's idle timeout has passed, and since when the session is idle.
 func (s *Session) idleFor(now time.Time) (since time.Time, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,10 +17,10 @@ import (
 // A rebuild removes a sandbox and creates a new one with the same id and the kept workspace. In between, the record has
 // Record.KeepWorkspace set. If the process crashes then, the next opener of the key resumes with the workspace.
 
-// errBusy means that commands are running in a sandbox that has to be rebuilt.
+// errBusy reports running commands in a sandbox to rebuild.
 var errBusy error = &sanitize.Error{Text: "commands are running in the sandbox", Err: backend.ErrExists}
 
-// reopenIdle closes an idle session of this manager, so that its sandbox can be adopted and rebuilt.
+// reopenIdle closes an idle session of this manager, to allow the sandbox to be adopted and rebuilt.
 func (m *Manager) reopenIdle(ctx context.Context, s *Session, req Request) (_ *Session, created bool, _ error) {
 	switch busy, err := s.control.Busy(ctx); {
 	case err != nil:
@@ -100,8 +100,8 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 	return nil
 }
 
-// probe creates a sandbox for req, waits until its guest answers, and removes it. This verifies image, limits, and
-// engine. If this process dies, a sweep removes the sandbox because of its record.
+// probe creates a sandbox for req, waits until the guest answers, and removes it. This verifies image, limits, and
+// engine. If this process dies, a sweep removes the sandbox because of the record.
 func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) {
 	s := m.newSession(UserKey("rebuild-"+record.NewID()), req, record.SandboxPrefix+record.NewID())
 	rec := s.recordAs(record.Removing, s.created.Add(2*custody.Lifetimes.Removal))
@@ -122,7 +122,7 @@ func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) 
 	return info, err
 }
 
-// recreate creates a sandbox that the engine no longer has. It reuses the workspace. A named sandbox's workspace may be
+// recreate creates a sandbox missing on the engine again. It reuses the workspace. A named sandbox's workspace may be
 // missing, a run's workspace is known to exist. The configuration must be unchanged, unless req requests a rebuild. If
 // no part of the sandbox is left, recreate returns neither a session nor an error.
 func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) (*Session, error) {

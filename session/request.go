@@ -45,7 +45,7 @@ func (m *Manager) prepare(req Request) (Request, error) {
 		return req, err
 	}
 	req.Env = maps.Clone(req.Env)
-	if req.fork == nil { // a fork has its origin's mounts, which include the defaults
+	if req.fork == nil { // a fork has the origin's mounts, which include the defaults
 		req.Mounts = slices.Concat(m.opts.Defaults.Mounts, req.Mounts)
 	}
 	if req.Caches, err = m.checkCaches(req.Caches); err != nil {
@@ -58,7 +58,7 @@ func (m *Manager) prepare(req Request) (Request, error) {
 		fit := l.Fit(req.asked)
 		l.TmpBytes, l.ShmBytes = min(l.TmpBytes, fit.TmpBytes), min(l.ShmBytes, fit.ShmBytes)
 	}
-	for _, row := range backend.LimitTable() { // the driver refuses values that are too small or too large
+	for _, row := range backend.LimitTable() { // the driver refuses other invalid values
 		if value := *row.Of(&req.Limits); value < 0 {
 			return req, &backend.LimitError{Limit: row, Value: value}
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Session is a sandbox that a Manager opened for a key. It is safe for concurrent use. After Close, all calls return
+// Session is a sandbox opened by a Manager for a key. It is safe for concurrent use. After Close, all calls return
 // backend.ErrClosed; pending calls are canceled. After the sandbox died, all calls return backend.ErrLost.
 type Session struct {
 	*sandbox.Sandbox
@@ -26,12 +26,12 @@ type Session struct {
 	m         *Manager
 	id        string
 	key       Key
-	req       Request // prepared; for sandboxes of other processes only the fields of its shape
+	req       Request // prepared; for sandboxes of other processes only the fields of shape
 	engine    backend.Info
 	made      string            // recorded request of the sandbox, Record.Request
-	asIs      bool              // adopted with OpenAsIs, so that req has only the known fields
+	asIs      bool              // adopted with OpenAsIs, therefore req has only the known fields
 	building  bool              // an environment is being installed; no caller receives the session
-	reopening bool              // an opener closes it and opens its sandbox again; read it after closing is closed
+	reopening bool              // an opener closes it and opens the sandbox again; read it after closing is closed
 	owned     bool              // this manager removes the sandbox; false for Connect
 	joined    bool              // another process owns it, and it is open here (Options.Join)
 	keepFresh bool              // from Connect; uses are recorded
@@ -83,7 +83,7 @@ func (s *Session) Info() Info {
 // Touch counts as a use and restarts the idle timeout. If the session is closing, Touch does nothing.
 func (s *Session) Touch() { _ = s.control.Do(func() error { return nil }) }
 
-// Close removes the sandbox and its workspace. Pending calls return backend.ErrClosed. For a session from Connect,
+// Close removes the sandbox and the workspace. Pending calls return backend.ErrClosed. For a session from Connect,
 // Close only closes the connection. ctx does not limit the removal. Calling Close again has no effect.
 func (s *Session) Close(ctx context.Context) error {
 	return s.m.closeSession(ctx, s, owner.Gone, owner.Removed)

@@ -43,8 +43,8 @@ func (s *Session) Fork(ctx context.Context, snapshot string, n int) (forks []*Se
 	return forks, nil
 }
 
-// ForkAs creates one fork with the specified key. If the key is already open, ForkAs returns its session like Open,
-// whatever files the sandbox has. created reports whether the sandbox is new.
+// ForkAs creates one fork with the specified key. If the key is already open, ForkAs returns the open session like
+// Open, whatever files the sandbox has. created reports whether the sandbox is new.
 func (s *Session) ForkAs(ctx context.Context, snapshot string, key Key) (fork *Session, created bool, err error) {
 	err = s.control.Do(func() error {
 		if err := backend.CheckSnapshotName(snapshot); err != nil {
@@ -90,7 +90,7 @@ func (s *Session) again(ctx context.Context) (Request, error) {
 	if s.owned && !s.asIs {
 		return req, nil
 	}
-	rec, err := s.m.store.Get(ctx, s.id) // the record has fields that the engine does not report
+	rec, err := s.m.store.Get(ctx, s.id) // the record has fields unknown to the engine
 	if errors.Is(err, backend.ErrNotFound) {
 		return req, nil
 	}

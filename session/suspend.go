@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// An idle named sandbox with IdleStop is suspended: its processes are killed and its files are kept. The record then
+// An idle named sandbox with IdleStop is suspended: the processes are killed and the files are kept. The record then
 // has no owner and does not expire.
 
 // policyField returns the field for a ConflictError if a request specifies a policy other than the existing policy.
@@ -33,7 +33,7 @@ func (s *Session) byDefault(req Request, engine backend.Info) {
 	}
 }
 
-// checkDurable validates the settings of a request for sandboxes that outlive this manager.
+// checkDurable validates the settings of a request for sandboxes with a life beyond this manager.
 func (m *Manager) checkDurable(key Key, req Request) error {
 	switch req.IdlePolicy {
 	case "", record.IdleRemove:
@@ -62,8 +62,8 @@ func (m *Manager) checkDurable(key Key, req Request) error {
 	return m.canStop(req.IdlePolicy, req.Limits, enforcement)
 }
 
-// canStop returns an error if a sandbox with these limits does not support the policy. enforcement is the mechanism
-// that limits the workspace.
+// canStop returns an error if a sandbox with these limits does not support the policy. enforcement is the mechanism for
+// the workspace limit.
 func (m *Manager) canStop(policy record.IdlePolicy, limits backend.Limits, enforcement backend.Enforcement) error {
 	if policy != record.IdleStop || m.keeper.KeepsFiles(limits, enforcement) {
 		return nil
@@ -84,15 +84,15 @@ func (s *Session) extendIdle(req Request) {
 	}
 }
 
-// follow copies the previous session's idle policy and idle timeout to a session that no caller has yet. req may
-// override them.
+// follow copies the previous session's idle policy and idle timeout to a session without a caller. req may override
+// them.
 func (s *Session) follow(rec record.Record, req Request) {
 	s.policy, s.idle = cmp.Or(req.IdlePolicy, rec.IdlePolicy, record.IdleRemove), rec.Idle
 	s.extendIdle(req)
 }
 
-// giveUpLost gives up a lost sandbox whose files are kept. The next process that opens its key starts the sandbox or
-// recreates it with its workspace.
+// giveUpLost gives up a lost sandbox with kept files. The next process to open the key starts the sandbox or recreates
+// it with the workspace.
 func (m *Manager) giveUpLost(s *Session, to owner.State, now time.Time) {
 	rec := s.recordAs(record.Ready, s.expiry())
 	if to == owner.WorkspaceOnly {
@@ -112,7 +112,7 @@ func (m *Manager) giveUpLost(s *Session, to owner.State, now time.Time) {
 }
 
 // holds reports whether this manager may remove the sandbox of a closing session. If the sandbox was lost and given up,
-// holds takes it back, but only if it was not used since. If that is unknown, holds returns false.
+// holds takes it back, but only if it was not used since. If a use is possible, holds returns false.
 func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, error) {
 	s.mu.Lock()
 	taken := s.taken

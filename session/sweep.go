@@ -146,7 +146,7 @@ func (m *Manager) reclaim(ctx context.Context, rec record.Record, rule owner.Rul
 	return nil
 }
 
-// putBack gives up a record that reclaim has taken.
+// putBack gives up a record taken by reclaim.
 func (m *Manager) putBack(ctx context.Context, rec record.Record, use use) {
 	rec.Owner = m.keeper.NoOwner()
 	if now := m.now(); rec.Expired(now) && ctx.Err() == nil {
