@@ -1,5 +1,5 @@
 // Package admin is for operators. It lists the sandboxes of all processes of an installation and removes unused ones.
-// Programs that only use sandboxes need package session alone.
+// To use sandboxes, package session is enough.
 package admin
 
 import (
@@ -16,9 +16,9 @@ import (
 )
 
 // Sweep runs one round of the manager's sweep, which also runs when the manager starts and every Options.ReapEvery. It
-// removes expired sandboxes of processes that have exited. It does not affect sandboxes of running processes. Of other
-// instances, it removes only exited sandboxes. Without an Instance and a Store that processes share, it only retries
-// this manager's failed removals.
+// removes expired sandboxes of exited processes. It does not affect sandboxes of running processes. Of other instances,
+// it removes only exited sandboxes. Without an Instance and a shared Store, it only retries this manager's failed
+// removals.
 //
 // The sandboxes of a killed process remain until another process sweeps. If no other process of the program is running,
 // open a manager with the same Instance, Store, and Engine periodically, for example from a timer. The workcell command
@@ -36,7 +36,7 @@ func RemoveScope(ctx context.Context, m *session.Manager, scope record.Scope) (r
 	return custody.Of(m).RemoveScope(ctx, scope)
 }
 
-// Abandoned returns the records of the sandboxes on this engine that no running process owns. These are sandboxes of
+// Abandoned returns the records of the sandboxes on this engine without a running owner. These are sandboxes of
 // interrupted runs and killed processes, retained sandboxes, and sandboxes after Detach. The sweep removes each of them
 // when it expires.
 func Abandoned(ctx context.Context, m *session.Manager) ([]record.Record, error) {
@@ -59,8 +59,8 @@ func Forsaken(ctx context.Context, m *session.Manager) (recs []record.Record, er
 	return recs, sanitize.EngineError(err)
 }
 
-// RemoveAbandoned removes a sandbox that Abandoned returned, and its workspace. If another process has adopted the
-// sandbox since then or is connected to it, RemoveAbandoned keeps it and returns an error wrapping backend.ErrExists.
+// RemoveAbandoned removes a sandbox from Abandoned, and the workspace. If another process has adopted the sandbox since
+// then or is connected to it, RemoveAbandoned keeps it and returns an error wrapping backend.ErrExists.
 func RemoveAbandoned(ctx context.Context, m *session.Manager, rec record.Record) error {
 	return custody.Of(m).RemoveAbandoned(ctx, rec)
 }
@@ -78,8 +78,8 @@ func CountSnapshots(ctx context.Context, m *session.Manager, rec record.Record) 
 	return len(list), sanitize.EngineError(err)
 }
 
-// ReclaimAt returns the time when a sweep stops or removes a record's sandbox, provided that no process owns or uses
-// the sandbox until then. If the sandbox never expires, or if sweeps have failed for a day, ok is false.
+// ReclaimAt returns the time when a sweep stops or removes a record's sandbox, if no process owns or uses the sandbox
+// until then. If the sandbox never expires, or if sweeps have failed for a day, ok is false.
 func ReclaimAt(rec record.Record, now time.Time) (at time.Time, ok bool) {
 	if rec.State == record.Closed { // the engine may still be creating the sandbox of a dead process
 		at = rec.Created.Add(custody.Lifetimes.CreationGrace)

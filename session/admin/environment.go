@@ -9,12 +9,11 @@ import (
 	"github.com/workcell-dev/workcell/session/internal/custody"
 )
 
-// Environment is an environment that is stored on the engine.
+// Environment is an environment stored on the engine.
 type Environment struct {
 	backend.Environment
 	LastUsed time.Time // when a sandbox was last created with it; if unknown, when it was installed
-	// Superseded reports that a newer environment of the same recipe exists, because the image's reference now means
-	// another image.
+	// Superseded reports a newer environment of the same recipe, because the image's reference now means another image.
 	Superseded bool
 }
 

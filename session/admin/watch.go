@@ -24,8 +24,8 @@ const (
 	EventAdded   EventType = "added"
 	EventChanged EventType = "changed" // State, Reason, IdlePolicy, or EngineID changed
 	EventRemoved EventType = "removed"
-	// EventGap means that the engine or the store was unavailable for a while. The next events report the differences. A
-	// sandbox that was created and removed during the gap is not reported.
+	// EventGap reports a time without access to the engine or the store. The next events report the differences.
+	// Sandboxes created and removed during the gap are not reported.
 	EventGap EventType = "gap"
 )
 
@@ -51,7 +51,7 @@ func (f WatchFilter) matches(i session.Info) bool {
 }
 
 // Watch reports the sandboxes of all processes of this instance: first the existing sandboxes, then each change. It
-// polls every second. A sandbox that exists for less than a second may be missed, and several changes within a second
+// polls every second. A sandbox with a life of less than a second may be missed, and several changes within a second
 // are one event. The sequence ends when the loop breaks or with an error: ctx's error, ErrClosed if the manager is
 // closed, or the error of the first poll. Later poll errors cause EventGap.
 func Watch(ctx context.Context, m *session.Manager, filter WatchFilter) iter.Seq2[Event, error] {
@@ -77,7 +77,7 @@ type watch struct {
 	failed  bool      // the latest poll failed
 }
 
-// run polls and yields events. It returns nil if the consumer stops, or the error that ends the watch.
+// run polls and yields events. It returns nil if the consumer stops, or the error at the end of the watch.
 func (w *watch) run(ctx context.Context, yield func(Event, error) bool) error {
 	for {
 		list, err := w.m.List(ctx)

@@ -1,6 +1,6 @@
-// Package cache maintains caches, so that sandboxes do not download the same files again and again. A cache is a named
-// directory on the host. Sandboxes can read it but cannot write to it. Pass the caches to session.Options.Caches. See
-// docs/guides/packages-and-caches.md.
+// Package cache maintains caches, to prevent sandboxes from downloading the same files again and again. A cache is a
+// named directory on the host. Sandboxes can read it but cannot write to it. Pass the caches to session.Options.Caches.
+// See docs/guides/packages-and-caches.md.
 //
 //	store, err := cache.Open(dir)
 //	manager, err := session.NewManager(driver, &session.Options{Instance: "mine", Caches: store.Caches()})
@@ -8,7 +8,7 @@
 //	_, err = store.Fill(ctx, manager, cache.FillOptions{Name: "pip", Request: image, Argv: download})
 //	s, _, err := manager.Open(ctx, key, session.Request{Image: "python:3.11-slim", Caches: []string{"pip"}})
 //
-// Only Fill changes a cache. Sandboxes that read a cache cannot change it.
+// Only Fill changes a cache. Sandboxes can read a cache but not change it.
 package cache
 
 import (
@@ -35,24 +35,24 @@ const DefaultMaxBytes = 2 << 30
 // Volume is the definition of a cache.
 type Volume struct {
 	Name     string
-	Env      map[string]string // variables of commands that read it; a star stands for its directory
+	Env      map[string]string // variables of readers; a star stands for the directory
 	Begin    string            // session.Cache.Begin
-	Fill     map[string]string // variables of the command that fills it; a star stands for its directory
+	Fill     map[string]string // variables of the fill command; a star stands for the directory
 	Keep     string            // path in the filled directory to keep; if empty, the whole directory
-	Hosts    []string          // hosts that the fill command may reach
+	Hosts    []string          // allowed hosts for the fill command
 	MaxBytes int64
 }
 
 // Known returns the predefined caches.
 func Known() []Volume {
 	return []Volume{{
-		// pip ignores a cache directory that it cannot write to, but it reads a directory of wheels.
+		// pip ignores a read-only cache directory, but it reads a directory of wheels.
 		Name: "pip", MaxBytes: DefaultMaxBytes, Hosts: []string{"registry:pypi"},
 		Env: map[string]string{"PIP_FIND_LINKS": "*"},
-		// Otherwise pip would run setup.py, which could change packages that other sandboxes use.
+		// To keep pip from running setup.py, which could change packages for other sandboxes.
 		Fill: map[string]string{"PIP_DEST": "*", "PIP_WHEEL_DIR": "*", "PIP_FIND_LINKS": "*", "PIP_ONLY_BINARY": ":all:"},
 	}, {
-		// npm always writes to its cache, so each sandbox gets a private index that links to the shared files.
+		// npm always writes to the cache, so each sandbox gets a private index with links to the shared files.
 		Name: "npm", MaxBytes: DefaultMaxBytes, Hosts: []string{"registry:npm"}, Keep: "_cacache",
 		Env: map[string]string{"npm_config_prefer_offline": "true"},
 		Begin: `to="${npm_config_cache:-$HOME/.npm}/_cacache"; [ -e "$to" ] || ! [ -e ` + npmFiles + ` ] || ` +
@@ -137,16 +137,16 @@ func (s *Store) cache(v Volume) session.Cache {
 	return session.Cache{Name: v.Name, Source: s.files(v.Name), Env: v.Env, Begin: v.Begin}
 }
 
-// Each cache has a directory with its name, which contains:
+// Each cache has a directory with the cache's name, which contains:
 //
-//	files           the directory that sandboxes read; it is replaced as a whole
-//	old-RANDOM      a replaced directory that sandboxes may still use
-//	new-RANDOM      a directory that is being filled
+//	files           the directory for sandboxes; it is replaced as a whole
+//	old-RANDOM      a replaced directory, possibly still in use
+//	new-RANDOM      a directory during a fill
 //	lock            the lock file, held while a process changes the cache
 
 const (
 	oldPrefix, newPrefix = "old-", "new-"
-	// oldAge is how long a replaced directory is kept for sandboxes that still use it.
+	// oldAge is how long a replaced directory is kept for existing sandboxes.
 	oldAge = 24 * time.Hour
 )
 
@@ -219,7 +219,7 @@ func (s *Store) info(v Volume) (Info, error) {
 	return in, err
 }
 
-// measure returns the number and total size of the files below a directory. It skips files that are being removed.
+// measure returns the number and total size of the files below a directory. It skips files during removal.
 func measure(dir string) (files, bytes int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {
@@ -236,7 +236,7 @@ func measure(dir string) (files, bytes int64, err error) {
 	return files, bytes, err
 }
 
-// Remove empties a cache. Sandboxes that already use the cache can read its old files for a day.
+// Remove empties a cache. Existing sandboxes can read the old files of the cache for a day.
 func (s *Store) Remove(name string) error {
 	v, err := s.volume(name)
 	if err != nil {
@@ -261,7 +261,7 @@ func (s *Store) Remove(name string) error {
 func (s *Store) begin(name string) (dir string, err error) {
 	dir = filepath.Join(s.dir, name, newPrefix+rand.Text())
 	if err = os.Mkdir(dir, 0o700); err == nil {
-		err = os.Chmod(dir, 0o755) // #nosec G302 -- users of sandboxes read it; its parent is private
+		err = os.Chmod(dir, 0o755) // #nosec G302 -- users of sandboxes read it; the parent is private
 	}
 	return dir, err
 }
@@ -289,8 +289,8 @@ func (s *Store) publish(name, dir string) error {
 	return err
 }
 
-// replace renames dir to files and the previous files to old. If the system supports it, the exchange is atomic, so
-// that files always exists.
+// replace renames dir to files and the previous files to old. If the system supports it, the exchange is atomic, to
+// keep files available at any time.
 func replace(dir, files, old string) error {
 	if err := os.Rename(dir, old); err != nil {
 		return err
@@ -308,18 +308,18 @@ func replace(dir, files, old string) error {
 type Leftover struct {
 	Cache string
 	Name  string    // name of the directory
-	Since time.Time // when it was replaced, or when its fill was abandoned
+	Since time.Time // when it was replaced, or when the fill was abandoned
 }
 
-// Leftovers returns directories that were replaced more than a day ago and directories of unfinished fills. It skips
-// caches that another process is changing.
+// Leftovers returns directories replaced more than a day ago and directories of unfinished fills. It skips caches
+// during a change by another process.
 func (s *Store) Leftovers() ([]Leftover, error) {
 	var list []Leftover
 	dirs, err := os.ReadDir(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	for _, d := range dirs { // includes caches that are not configured
+	for _, d := range dirs { // includes caches without a configuration
 		if !namePattern.MatchString(d.Name()) {
 			continue
 		}
@@ -351,8 +351,8 @@ func (s *Store) leftovers(name string) (list []Leftover, err error) {
 	return list, err
 }
 
-// RemoveLeftover deletes a directory that Leftovers returned. If a process is changing the cache, RemoveLeftover
-// deletes nothing and returns an error wrapping backend.ErrExists.
+// RemoveLeftover deletes a directory from Leftovers. If a process is changing the cache, RemoveLeftover deletes nothing
+// and returns an error wrapping backend.ErrExists.
 func (s *Store) RemoveLeftover(l Leftover) error {
 	unlock, err := s.lock(l.Cache)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	fillDir    = backend.Workdir + "/.cache/fill" // directory in the sandbox that the command fills
+	fillDir    = backend.Workdir + "/.cache/fill" // directory in the sandbox for the command to fill
 	hadDir     = session.CacheDir + "-had"        // directory in the sandbox with the cache's previous contents
 	maxEntries = 1 << 19                          // maximum number of files and directories in a cache
 	maxPath    = 4096                             // maximum length of a path in bytes, as in the kernel
@@ -40,10 +40,10 @@ type FillOptions struct {
 	Stdout, Stderr io.Writer
 }
 
-// Fill runs a command in a temporary sandbox and adds the files that it leaves to a cache. Fill is atomic: if it fails,
-// the cache does not change. It takes regular files and directories and makes them readable for all sandboxes. It
-// refuses symbolic links. The image needs sh, cp, and tar. If another process is filling the cache, Fill returns an
-// error wrapping backend.ErrExists. If the cache exceeds its maximum size, the error wraps backend.ErrTooLarge.
+// Fill runs a command in a temporary sandbox and adds the resulting files to a cache. Fill is atomic: if it fails, the
+// cache does not change. It takes regular files and directories and makes them readable for all sandboxes. It refuses
+// symbolic links. The image needs sh, cp, and tar. If another process is filling the cache, Fill returns an error
+// wrapping backend.ErrExists. If the cache exceeds the maximum size, the error wraps backend.ErrTooLarge.
 func (s *Store) Fill(ctx context.Context, m *session.Manager, o FillOptions) (in Info, err error) {
 	v, err := s.volume(o.Name)
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *Store) Fill(ctx context.Context, m *session.Manager, o FillOptions) (in
 	return s.info(v)
 }
 
-// request returns the request for the sandbox that fills a cache.
+// request returns the request for a sandbox to fill a cache.
 func (s *Store) request(v Volume, o FillOptions) session.Request {
 	req := o.Request
 	env := session.Cache{Env: v.Fill}.Variables(fillDir)
@@ -109,7 +109,7 @@ func (v Volume) run(ctx context.Context, box *session.Session, o FillOptions) er
 	return succeed(ctx, box, out, o.Argv...)
 }
 
-// succeed runs a command and returns an error if its exit code is not zero.
+// succeed runs a command and returns an error if the exit code is not zero.
 func succeed(ctx context.Context, box *session.Session, out sandbox.Streams, argv ...string) error {
 	res, err := box.Stream(ctx, sandbox.ExecRequest{Argv: argv, Timeout: sandbox.MaxExecTimeout}, out)
 	if err == nil && (res.Status != sandbox.ExecCompleted || res.ExitCode != 0) {
@@ -118,7 +118,7 @@ func succeed(ctx context.Context, box *session.Session, out sandbox.Streams, arg
 	return err
 }
 
-// collect copies the files that the command left to the host.
+// collect copies the command's resulting files to the host.
 func (v Volume) collect(ctx context.Context, box *session.Session, dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -197,7 +197,7 @@ func extract(root *os.Root, r io.Reader, most, files int64) error {
 	}
 }
 
-// write creates a file that all users can read.
+// write creates a file with read permission for all users.
 func write(root *os.Root, name string, r io.Reader, mode fs.FileMode) error {
 	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err

@@ -1,5 +1,5 @@
 // Package forward listens on host ports and forwards connections to ports of a sandbox. The sandbox needs no network:
-// connections use the same stream as its commands, [sandbox.Sandbox.DialContext]. Programs in the sandbox cannot see or
+// connections use the same stream as commands, [sandbox.Sandbox.DialContext]. Programs in the sandbox cannot see or
 // reach the host's ports.
 package forward
 
@@ -60,13 +60,13 @@ func ParsePort(text string) (Port, error) {
 
 // Options are options for Listen. The zero value is valid.
 type Options struct {
-	// Address is the host address to listen on. If it is the zero value, it is 127.0.0.1. If it is not a loopback address,
-	// any machine that can connect to the host can use the ports.
+	// Address is the host address to listen on. If it is the zero value, it is 127.0.0.1. If it is not a loopback
+	// address, other machines can use the ports.
 	Address netip.Addr
 	// MaxConns is the maximum number of open connections of all ports. Further connections wait. If zero, it is
 	// DefaultMaxConns.
 	MaxConns int
-	// Log receives a message for each connection that the sandbox refuses. If nil, nothing is logged.
+	// Log receives a message for each connection refused by the sandbox. If nil, nothing is logged.
 	Log *slog.Logger
 }
 
@@ -165,7 +165,7 @@ func (f *Forwarder) accept(ctx context.Context, gone context.CancelCauseFunc, ln
 			}
 			continue
 		}
-		select { // after accepting, so that unused ports hold no slot
+		select { // after accepting, to keep slots free of unused ports
 		case f.slots <- struct{}{}:
 		case <-ctx.Done():
 			l := &link{host: conn}
@@ -220,7 +220,7 @@ type link struct {
 	reset        sync.Once
 }
 
-// resetBoth resets both connections, so that neither side sees a normal end of the other side's data.
+// resetBoth resets both connections, to prevent a normal end of the data on either side.
 func (l *link) resetBoth() {
 	for _, c := range []duplex{l.host, l.inside} {
 		if c != nil {
@@ -238,8 +238,8 @@ func (l *link) close() {
 	}
 }
 
-// pass copies one direction and closes it at the end. After an error it resets both connections, so that a part of the
-// data is not mistaken for all of it.
+// pass copies one direction and closes it at the end. After an error it resets both connections, to prevent a part of
+// the data from looking complete.
 func (l *link) pass(dst, src duplex) {
 	buf := make([]byte, bufferSize)
 	for {

@@ -2,7 +2,7 @@
 // program to the next.
 //
 // The process is a command of the sandbox. It outlives the host program. It exits with the sandbox, after half an hour
-// without use, or if a program does not stop after its timeout.
+// without use, or if a program does not stop after the timeout.
 package interpreter
 
 import (
@@ -41,7 +41,7 @@ const (
 	idle       = 30 * time.Minute
 	startTime  = 30 * time.Second
 	probeTime  = 15 * time.Second // more than GRACE in the drivers
-	endTime    = time.Second      // time for the guest to notice that the interpreter exited
+	endTime    = time.Second      // time for the guest to notice the interpreter's exit
 	maxResult  = 96 << 20         // maximum size of a result: eight images in base64
 	maxExecID  = 256
 	unanswered = 69 // exit code of workcell-guest interpret if no interpreter answers or it exited
@@ -64,10 +64,10 @@ type Request struct {
 type Result struct {
 	sandbox.ExecResult
 	Value
-	// Started reports that this program started the interpreter.
+	// Started reports a start of the interpreter by this program.
 	Started bool
-	// Lost reports that the variables of earlier programs are lost, because this program restarted the interpreter or
-	// caused its exit.
+	// Lost reports a loss of the variables of earlier programs, because this program restarted the interpreter or
+	// caused an exit.
 	Lost bool
 }
 
@@ -77,9 +77,9 @@ type Value struct {
 	Images [][]byte
 }
 
-// Run runs a program in an interpreter with the variables of its earlier programs. If the program reaches its timeout,
-// it is interrupted. The interpreter keeps its variables if the program then stops within three seconds. If the image
-// does not have the language, Run returns an error wrapping backend.ErrUnsupported.
+// Run runs a program in an interpreter with the variables of earlier programs. If the program reaches the timeout, it
+// is interrupted. The interpreter keeps the variables if the program then stops within three seconds. If the image does
+// not have the language, Run returns an error wrapping backend.ErrUnsupported.
 func Run(ctx context.Context, s *sandbox.Sandbox, req Request) (Result, error) {
 	i, err := open(s, req)
 	if err != nil {
@@ -258,7 +258,7 @@ func (i *interpreter) ended(ctx context.Context) (st sandbox.ExecStatus, over bo
 	return res.ExecStatus, err == nil && res.Done()
 }
 
-// end kills an interpreter that does not answer, and all processes of its programs, because they may hold its socket.
+// end kills an unresponsive interpreter, and all processes of its programs, because they may hold the socket.
 func (i *interpreter) end(ctx context.Context) {
 	if k, err := i.running(ctx); err == nil && k.exec != "" {
 		_, _ = i.s.Command(k.exec).Signal(ctx, "") // the next program reports a failure

@@ -14,10 +14,10 @@ import (
 // Namespaces of keys.
 const (
 	NamespaceWorkflow = "workflow" // sandboxes of a workflow run
-	NamespaceAgent    = "agent"    // sandboxes of an agent that runs without a workflow
+	NamespaceAgent    = "agent"    // sandboxes of an agent without a workflow
 	NamespaceMCP      = "mcp"      // sandboxes of an MCP server's client
-	NamespaceReplica  = "replica"  // like mcp, for servers that share sandboxes, which outlive their opener
-	NamespaceUser     = "user"     // named sandboxes that outlive runs and processes
+	NamespaceReplica  = "replica"  // like mcp, for servers with shared sandboxes, which outlive their opener
+	NamespaceUser     = "user"     // named sandboxes, which outlive runs and processes
 	NamespacePool     = "pool"     // pooled sandboxes without a user
 )
 
@@ -40,7 +40,7 @@ func WorkflowKey(runID, name string) Key {
 	return Key{Namespace: NamespaceWorkflow, ID: runID, Name: name}
 }
 
-// AgentKey returns the key of a sandbox of an agent that runs without a workflow.
+// AgentKey returns the key of a sandbox of an agent without a workflow.
 func AgentKey(runID, name string) Key { return Key{Namespace: NamespaceAgent, ID: runID, Name: name} }
 
 // UserKey returns the key of a named sandbox, which does not belong to a run.
@@ -49,7 +49,7 @@ func UserKey(name string) Key {
 }
 
 // Scope is the set of keys of one run or one named sandbox: all keys with this Namespace and ID. A tool call can only
-// use sandboxes of its scope.
+// use sandboxes of the call's scope.
 type Scope struct {
 	Namespace string
 	ID        string
@@ -65,7 +65,7 @@ func (s Scope) String() string { return s.Namespace + ":" + s.ID }
 const userName = "user"
 
 // UserScope returns the scope of an end user's sandboxes, which outlive runs. The name may be any text. UserScope
-// replaces bytes that are not allowed in keys by "_" and two hexadecimal digits.
+// replaces bytes not allowed in keys by "_" and two hexadecimal digits.
 func UserScope(user string) Scope {
 	var id strings.Builder
 	for i, c := range []byte(user) {
@@ -78,7 +78,7 @@ func UserScope(user string) Scope {
 	return Scope{Namespace: NamespaceUser, ID: id.String()}
 }
 
-// userCode matches a byte that UserScope has replaced.
+// userCode matches a byte replaced by UserScope.
 var userCode = regexp.MustCompile(`_[0-9a-f]{2}`)
 
 // User returns the end user's name if the key is from UserScope. For other keys, including keys from UserKey, it
@@ -96,7 +96,7 @@ func (k Key) User() string {
 // String returns the text form, "workflow:<run>:<name>". ParseKey is the inverse for every valid key.
 func (k Key) String() string { return k.Namespace + ":" + k.ID + ":" + k.Name }
 
-// MarshalText returns the text form, so that a key is a string in JSON.
+// MarshalText returns the text form, to make a key a string in JSON.
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
 // UnmarshalText parses the text form.
@@ -109,10 +109,10 @@ func (k *Key) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Scope returns the scope that contains the key.
+// Scope returns the scope of the key.
 func (k Key) Scope() Scope { return Scope{Namespace: k.Namespace, ID: k.ID} }
 
-// Run returns the id of the run that owns the key. For a named sandbox, it returns "".
+// Run returns the id of the key's run. For a named sandbox, it returns "".
 func (k Key) Run() string {
 	if k.Namespace == NamespaceUser {
 		return ""
@@ -174,7 +174,7 @@ func keyByte(c byte) bool {
 	return c == '_' || c == '-' || c == '.'
 }
 
-// Prefixes of ids, so that users can distinguish them.
+// Prefixes of ids, to help users distinguish them.
 const (
 	SandboxPrefix = "sbx_"
 	runPrefix     = "run_"

@@ -63,7 +63,7 @@ func (s *memoryStore) Insert(ctx context.Context, rec Record) error {
 	return s.put(rec)
 }
 
-// put stores rec, unless another live record has its key. The caller must hold mu.
+// put stores rec, unless another live record has the key. The caller must hold mu.
 func (s *memoryStore) put(rec Record) error {
 	for _, other := range s.records {
 		sameKey := other.Key == rec.Key && other.Engine == rec.Engine

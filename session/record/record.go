@@ -1,5 +1,5 @@
-// Package record names sandboxes and stores their owners and states, so that they survive the process that opened them.
-// The processes of an installation share one [Store]. Packages sqlite and postgres implement it.
+// Package record names sandboxes and stores their owners and states, to keep this information when a process exits. The
+// processes of an installation share one [Store]. Packages sqlite and postgres implement it.
 package record
 
 import (
@@ -24,7 +24,7 @@ const (
 	Closed   State = "closed"   // removed; the id is remembered
 )
 
-// Live reports whether a record in this state occupies its key.
+// Live reports whether a record in this state occupies the key.
 func (s State) Live() bool { return s == Creating || s == Ready }
 
 // IdlePolicy is the action for a sandbox whose idle timeout has passed.
@@ -32,8 +32,8 @@ type IdlePolicy string
 
 // Idle policies.
 const (
-	IdleRemove IdlePolicy = "remove" // remove the sandbox and its workspace
-	IdleStop   IdlePolicy = "stop"   // stop its processes and keep its files; Open and Connect start it again
+	IdleRemove IdlePolicy = "remove" // remove the sandbox and the workspace
+	IdleStop   IdlePolicy = "stop"   // stop the processes and keep the files; Open and Connect start it again
 )
 
 // Record is the stored state of one sandbox in addition to the labels on the engine. It contains no values of
@@ -41,26 +41,26 @@ const (
 type Record struct {
 	ID       string // session id
 	Key      Key
-	Engine   string // Options.Engine of the manager that created it
+	Engine   string // Options.Engine of the creating manager
 	EngineID string // empty while the sandbox is being created
 	Owner    string // owner id; if empty or of a dead owner, the sandbox has no owner
-	Request  string // request that created it, as JSON; empty if only the engine's description is known
+	Request  string // creating request, as JSON; empty if only the engine's description is known
 	State    State
 	Created  time.Time
 	LastUsed time.Time
 	Expires  time.Time // expiry time, or removal time in state Removing; zero means never
-	// Idle is the idle timeout. A negative value means that there is no timeout.
+	// Idle is the idle timeout. A negative value means no timeout.
 	Idle       time.Duration
 	IdlePolicy IdlePolicy    // if empty, IdleRemove
 	Retention  time.Duration // Request.Retention
-	// KeepWorkspace in state Ready means that the workspace is kept for the next opener of the key even if the engine does
-	// not have the sandbox. The sandbox is being rebuilt (OpenRebuild), was removed without its workspace
-	// (CloseOptions.KeepWorkspace), or was lost by its engine.
+	// KeepWorkspace in state Ready means a workspace kept for the next opener of the key even if the engine does not
+	// have the sandbox. The sandbox is being rebuilt (OpenRebuild), was removed without the workspace
+	// (CloseOptions.KeepWorkspace), or was lost by the engine.
 	KeepWorkspace bool
 	// Reason is the reason why the sandbox is not ready: "removed" (on request), "idle", "run ended" (ended or closed),
 	// "owner died", or "engine lost". For a ready sandbox, it is empty.
 	Reason string `json:",omitempty"`
-	// Ended means that the owner closed the session. Manager.Gone does not report such a sandbox.
+	// Ended reports a session closed by the owner. Manager.Gone does not report such a sandbox.
 	Ended bool
 	// User, WorkspaceBytes, and Workspace are the sandbox's values from backend.Info. Another sandbox with the same
 	// workspace must have the same values. They are empty while the sandbox is being created.
@@ -112,7 +112,7 @@ func NotFound(id string) error {
 	return fmt.Errorf("%w: record of sandbox %s", backend.ErrNotFound, id)
 }
 
-// ErrHeld means that another process has a key's sandbox, or may have it by now. It wraps backend.ErrExists.
+// ErrHeld reports another process with the key's sandbox, or possibly with it by now. It wraps backend.ErrExists.
 var ErrHeld error = &sanitize.Error{Text: "another process is using the sandbox", Err: backend.ErrExists}
 
 // ErrOwnerLost means that a store refuses a change because other processes treat an owner of this process as dead, or

@@ -23,7 +23,7 @@ const collectTimeout = 3 * time.Minute
 type Made struct {
 	Outputs patch.Tree   // by path relative to the workspace
 	Missing []string     // missing optional outputs
-	Special []string     // pipes, sockets, devices, and leased files that match an output; they are not collected
+	Special []string     // pipes, sockets, devices, and leased files with the name of an output; they are not collected
 	Patch   *patch.Patch // changes since the sandbox began; nil if it began without a directory
 }
 
@@ -43,9 +43,9 @@ func (e *MissingError) Error() string {
 		strings.Join(e.Outputs, ", "))
 }
 
-// Collect reads the files that match the patterns in want (`outputs:`) and the changes since began from a sandbox.
-// began may be nil. If box is nil, every required output is missing. The result is valid even if Collect returns an
-// error. The error is a [*MissingError] or names the unreadable outputs.
+// Collect reads the files with names matching the patterns in want (`outputs:`) and the changes since began from a
+// sandbox. began may be nil. If box is nil, every required output is missing. The result is valid even if Collect
+// returns an error. The error is a [*MissingError] or names the unreadable outputs.
 func Collect(ctx context.Context, box *session.Session, want []string, began *Snapshot) (m Made, err error) {
 	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
 	defer cancel()
@@ -85,8 +85,8 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 	return m, err
 }
 
-// Shared returns the sandbox that the steps and agents of a run share. If the run has no such sandbox but exactly one
-// other sandbox, Shared returns that sandbox. Otherwise it returns nil.
+// Shared returns the shared sandbox of a run's steps and agents. If the run has no such sandbox but exactly one other
+// sandbox, Shared returns the other sandbox. Otherwise it returns nil.
 func Shared(m *session.Manager, run session.Run) *session.Session {
 	if s, err := m.Get(run.Key(record.DefaultName)); err == nil {
 		return s

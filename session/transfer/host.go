@@ -202,7 +202,7 @@ func (t *outputTarget) write(_ context.Context, _ string, _ entry, r io.Reader) 
 // because a sandbox may choose the names.
 type hostTarget struct {
 	at   place
-	base string // name of the destination in root if root is its parent directory
+	base string // name of the destination in root if root is the parent directory
 	root *os.Root
 
 	mu   sync.Mutex // guards made
@@ -251,7 +251,7 @@ func (t *hostTarget) mkdir(_ context.Context, name string, mode fs.FileMode) err
 	}
 	st, there := t.root.Stat(name)
 	if there != nil {
-		return there // a link that leads outside or is broken
+		return there // a broken link, or a link to the outside
 	}
 	if !st.IsDir() {
 		return err

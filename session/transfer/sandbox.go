@@ -18,7 +18,7 @@ import (
 // privateDir contains Workcell's own files in a workspace. See patch.IsPrivate.
 const privateDir = ".workcell"
 
-// scratchDir is the other directory of a sandbox that users can copy from and to.
+// scratchDir is the other directory for copies from and to a sandbox.
 const scratchDir = "/tmp"
 
 // workspacePath returns the user's path relative to the workspace. The workspace itself is ".". An absolute path below
@@ -68,7 +68,7 @@ const (
 	smallGrowth = 1 << 10
 )
 
-// errGrown means that the file has grown beyond the read limit.
+// errGrown reports growth of the file beyond the read limit.
 var errGrown = errors.New("the file grew during the copy")
 
 // sandboxSource is a file or directory of a workspace.
@@ -200,7 +200,7 @@ func (t *sandboxTarget) enter(ctx context.Context, name string, mode fs.FileMode
 	return t.mkdir(ctx, "", mode)
 }
 
-// mkdir creates a directory that its owner can always use, so that files can be written into it.
+// mkdir creates a directory with all permissions for the owner, to allow writes of files into it.
 func (t *sandboxTarget) mkdir(ctx context.Context, name string, mode fs.FileMode) error {
 	_, err := t.s.MakeDir(ctx, path.Join(t.dir, name), mode|0o700)
 	return err

@@ -28,7 +28,7 @@ type Snapshot struct {
 
 	mu     sync.Mutex      // guards the fields below; held while the archive is written
 	taken  bool            // the archive exists
-	copies map[string]bool // ids of sandboxes that began with it; nil for an archive of an earlier process
+	copies map[string]bool // ids of sandboxes with a copy; nil for an archive of an earlier process
 }
 
 // NewSnapshot returns a snapshot of a directory. file is the path of the archive; if empty, the snapshot uses a temp
@@ -55,14 +55,14 @@ func NewSnapshot(ctx context.Context, at Place, file string) (*Snapshot, error) 
 	return s, w.root.Close()
 }
 
-// dirSuffix is the suffix of the file that contains the directory's path. A link may have replaced the directory since.
+// dirSuffix is the suffix of the file with the directory's path. A link may have replaced the directory since.
 const dirSuffix = "-dir"
 
 // Dir returns the absolute path of the directory without links. If the snapshot was taken on another host, Dir returns
 // "".
 func (s *Snapshot) Dir() string { return s.dir }
 
-// Into returns req with a Prepare function that calls the existing one and then copies the snapshot.
+// Into returns req with a Prepare function to call the existing one and then copy the snapshot.
 func (s *Snapshot) Into(req session.Request) session.Request {
 	before := req.Prepare
 	req.Prepare = func(ctx context.Context, box *session.Session) error {
@@ -244,7 +244,7 @@ func (s *Snapshot) Untouched() *patch.Patch {
 	return &patch.Patch{}
 }
 
-// Diff returns a sandbox's changes to its copy. If the sandbox did not begin with a copy, Diff returns nil.
+// Diff returns a sandbox's changes to the copy. If the sandbox did not begin with a copy, Diff returns nil.
 func (s *Snapshot) Diff(ctx context.Context, box *session.Session) (*patch.Patch, error) {
 	s.mu.Lock()
 	began := s.taken && (s.copies == nil || s.copies[box.ID()])
@@ -285,7 +285,7 @@ func (s *Snapshot) tree() (patch.Tree, error) {
 	return tree, nil
 }
 
-// Remove deletes the snapshot. It also deletes the parent directory of its file if the directory is empty. Do not use
+// Remove deletes the snapshot. It also deletes the parent directory of the file if the directory is empty. Do not use
 // the snapshot afterwards.
 func (s *Snapshot) Remove() error {
 	s.mu.Lock()

@@ -86,7 +86,7 @@ type entry struct {
 // place is the source or destination of a copy, as the user specified it.
 type place struct {
 	name     string           // as the user wrote it
-	base     string           // name of a source in its directory; empty if it has none
+	base     string           // name of a source in the parent directory; empty if it has none
 	kind     sandbox.FileType // type of an existing destination, else empty
 	dirOnly  bool             // the name can only be a directory
 	contents bool             // the name means the contents of a directory
@@ -151,7 +151,7 @@ func (c *copying) file(ctx context.Context, self entry) error {
 	return copyError(from.name, c.one(ctx, self, name))
 }
 
-// tree copies a directory. It reports entries that cannot be copied and continues.
+// tree copies a directory. It reports failed entries and continues.
 func (c *copying) tree(ctx context.Context, self entry) error {
 	from, to := c.from.place(), c.to.place()
 	if to.kind == sandbox.TypeFile {
@@ -209,8 +209,8 @@ func (c *copying) below(ctx context.Context, entries []entry) error {
 	return err
 }
 
-// inWaves calls fn concurrently with the index of each entry. Most files are so small that latency dominates. A
-// directory is copied before its contents. inWaves stops at the first error.
+// inWaves calls fn concurrently with the index of each entry. Most files are small, so latency dominates. A directory
+// is copied before its contents. inWaves stops at the first error.
 func inWaves(ctx context.Context, entries []entry, fn func(ctx context.Context, i int) error) error {
 	for _, wave := range waves(entries) {
 		g, gctx := errgroup.WithContext(ctx)
@@ -230,8 +230,7 @@ func inWaves(ctx context.Context, entries []entry, fn func(ctx context.Context, 
 	return nil
 }
 
-// waves groups the indices of entries that can be copied concurrently: the directories of each depth, then all other
-// entries.
+// waves groups the indices of entries to copy concurrently: the directories of each depth, then all other entries.
 func waves(entries []entry) [][]int {
 	depths := map[int][]int{}
 	var rest []int

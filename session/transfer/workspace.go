@@ -28,10 +28,9 @@ type destination interface {
 	MakeDir(ctx context.Context, path string, mode fs.FileMode) (sandbox.FileInfo, error)
 }
 
-// workspace is a host directory that is copied to new sandboxes. It is listed completely before the first byte is
-// copied, so that a directory that is too large is refused as a whole. Symbolic links are neither followed nor copied,
-// so no file outside the directory is copied. Version control directories, sockets, devices, and pipes are not copied
-// either.
+// workspace is a host directory to copy to new sandboxes. It is listed completely before the first byte is copied, to
+// refuse a directory above the limits as a whole. Symbolic links are neither followed nor copied, so no file outside
+// the directory is copied. Version control directories, sockets, devices, and pipes are not copied either.
 type workspace struct {
 	root    *os.Root
 	dir     string // path of root without links
@@ -43,12 +42,12 @@ type workspace struct {
 // Place is a directory of the host. The zero value means no directory.
 type Place struct {
 	Dir string
-	// Within, if set, is a directory that must contain Dir after all links are resolved. It is set if an untrusted file
-	// specifies Dir.
+	// If set, Within is the directory that must contain Dir after all links are resolved. It is set if an untrusted
+	// file specifies Dir.
 	Within string
 }
 
-// open opens the directory and returns its path without links. The error contains no host path, because a model may see
+// open opens the directory and returns the path without links. The error contains no host path, because a model may see
 // it.
 func (p Place) open() (root *os.Root, dir string, err error) {
 	if p.Dir == "" {

@@ -1,5 +1,5 @@
 // Package custody maintains the records of sandboxes and changes the recorded sandboxes on the engine. The table of
-// package owner decides the next state of a sandbox; this package provides the facts for that decision.
+// package owner decides the next state of a sandbox; this package provides the facts for the decision.
 package custody
 
 import (
@@ -13,7 +13,7 @@ import (
 // Lifetimes are the retention periods and timeouts of sandboxes.
 var Lifetimes = owner.Lifetimes()
 
-// TouchEvery is the default interval at which a process records its use of sandboxes.
+// TouchEvery is the default interval between a process's records of use.
 const TouchEvery = time.Minute
 
 // Kind returns the kind of a scope's keys.
@@ -48,7 +48,7 @@ func State(r record.Record) owner.State {
 	return owner.Gone
 }
 
-// used returns the time of a sandbox's last use according to its record. Running calls count as a use.
+// used returns the time of a sandbox's last use according to the record. Running calls count as a use.
 func used(r record.Record) time.Time {
 	if r.Idle > 0 && !r.Expires.IsZero() {
 		return r.Expires.Add(-r.Idle)
@@ -66,21 +66,21 @@ func Facts(r record.Record, on backend.State) owner.Facts {
 	}
 }
 
-// Due returns the rule that is due for an ownerless record at time now.
+// Due returns the due rule for an ownerless record at time now.
 func Due(r record.Record, now time.Time, on backend.State) (owner.Rule, bool) {
 	return owner.Due(Facts(r, on), Lifetimes, now)
 }
 
 // inTransition reports whether a living process with this record is about to release it, because the process is
-// creating or removing the sandbox or a part of it. A sandbox that has been unused for so long that a sweep would take
-// it is probably being removed.
+// creating or removing the sandbox or a part of it. If a sandbox has been unused long enough for a sweep, the owner is
+// probably removing it.
 func inTransition(r record.Record, now time.Time) bool {
 	_, due := Due(r, now, backend.StateRunning)
 	state := State(r)
 	return due || state != owner.Ready && state != owner.Suspended
 }
 
-// Identify returns the engine's description of a sandbox with the key from its record. The labels of a pooled sandbox
+// Identify returns the engine's description of a sandbox with the key from the record. The labels of a pooled sandbox
 // still name the pool after assignment, because labels cannot be changed.
 func Identify(r record.Record, engine backend.Info) backend.Info {
 	if r.ID == engine.SessionID && IsPooled(engine) {
@@ -89,7 +89,7 @@ func Identify(r record.Record, engine backend.Info) backend.Info {
 	return engine
 }
 
-// IsPooled reports whether a sandbox was created for the pool, according to its labels.
+// IsPooled reports whether a sandbox was created for the pool, according to the labels.
 func IsPooled(engine backend.Info) bool {
 	key, err := record.ParseKey(engine.Key)
 	return err == nil && key.Namespace == record.NamespacePool
@@ -104,7 +104,7 @@ func SecondaryIdle(rec record.Record) time.Duration {
 	return max(rec.Idle, 2*TouchEvery)
 }
 
-// NoteUse records a use of a sandbox that has no session.
+// NoteUse records a use of a sandbox without a session.
 func NoteUse(r *record.Record, now time.Time) {
 	r.LastUsed, r.Expires = now, time.Time{}
 	if idle := SecondaryIdle(*r); idle >= 0 {
@@ -112,12 +112,12 @@ func NoteUse(r *record.Record, now time.Time) {
 	}
 }
 
-// SetWorkspace records the fields that another sandbox needs to use the same workspace.
+// SetWorkspace records the fields needed to use the workspace in another sandbox.
 func SetWorkspace(r *record.Record, engine backend.Info) {
 	r.User, r.WorkspaceBytes, r.Workspace = engine.User, engine.Limits.WorkspaceBytes, engine.Workspace
 }
 
-// Workspace returns the fields that SetWorkspace recorded.
+// Workspace returns the fields recorded by SetWorkspace.
 func Workspace(r record.Record) backend.Info {
 	return backend.Info{User: r.User, Limits: backend.Limits{WorkspaceBytes: r.WorkspaceBytes}, Workspace: r.Workspace}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// StoreTimeout is the timeout of store calls that must not depend on a caller's context.
+// StoreTimeout is the timeout of store calls without a caller's context.
 const StoreTimeout = 30 * time.Second
 
 // Keeper maintains the records of one manager and changes the recorded sandboxes on the engine. It is safe for
@@ -32,7 +32,7 @@ type Keeper struct {
 	Log      *slog.Logger
 
 	mu      sync.Mutex               // guards unsaved; no other lock is taken while it is held
-	unsaved map[string]record.Record // records that could not be written, by session id
+	unsaved map[string]record.Record // unwritten records, by session id
 }
 
 // Unsaved reports whether the latest record of a sandbox could not be written.
@@ -77,8 +77,8 @@ func (k *Keeper) SaveClosed(rec record.Record) {
 	k.Save(rec)
 }
 
-// SaveAgain retries the records that could not be written. It stops if the store refuses one because of the owner,
-// because the store would refuse all of them.
+// SaveAgain retries the unwritten records. It stops if the store refuses one because of the owner, because the store
+// would refuse all of them.
 func (k *Keeper) SaveAgain() {
 	k.mu.Lock()
 	unsaved := slices.Collect(maps.Values(k.unsaved))
@@ -91,7 +91,7 @@ func (k *Keeper) SaveAgain() {
 }
 
 // TakenOver reports whether another process has taken or ended the sandbox of a record. A process also takes a record
-// to remove the sandbox and keep its workspace.
+// to remove the sandbox and keep the workspace.
 func (k *Keeper) TakenOver(id string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), StoreTimeout)
 	defer cancel()
@@ -100,7 +100,7 @@ func (k *Keeper) TakenOver(id string) bool {
 	return err == nil && (rec.Owner != k.Owner || removed)
 }
 
-// NoOwner returns the owner of records that this manager gives up. Without a shared store, the manager stays the owner.
+// NoOwner returns the owner of records given up by this manager. Without a shared store, the manager stays the owner.
 func (k *Keeper) NoOwner() string {
 	if k.Shared {
 		return ""
@@ -120,13 +120,13 @@ func (k *Keeper) isFree(ctx context.Context, rec record.Record) error {
 	return err
 }
 
-// TakeUnowned makes this manager the owner of a record that no living process owns.
+// TakeUnowned makes this manager the owner of a record without a living owner.
 func (k *Keeper) TakeUnowned(ctx context.Context, rec record.Record) (record.Record, error) {
 	if err := k.isFree(ctx, rec); err != nil {
 		return rec, err
 	}
 	rec, err := k.Store.Take(ctx, rec.ID, rec.Owner, k.Owner)
-	if IsOvertaken(err) { // by a sweep, or by a process that opened the key
+	if IsOvertaken(err) { // by a sweep, or by an opener of the key
 		err = ErrInTransition
 	}
 	return rec, err
@@ -156,7 +156,7 @@ func (k *Keeper) Holder(ctx context.Context, key record.Key) (record.Record, err
 }
 
 // Find returns the sandbox of this instance with the specified id. It accepts neither engine ids nor prefixes of ids.
-// If the sandbox exists but its key is unreadable, Find returns errUnreadable with the sandbox.
+// If the sandbox exists but the key is unreadable, Find returns errUnreadable with the sandbox.
 func (k *Keeper) Find(ctx context.Context, id string) (backend.Info, record.Key, error) {
 	if !record.ValidSandboxID(id) {
 		return backend.Info{}, record.Key{}, ErrNoSandbox
@@ -195,7 +195,7 @@ func (k *Keeper) FindRecorded(ctx context.Context, rec record.Record) (backend.I
 	return engine, err
 }
 
-// Forged reports whether another user may have created a sandbox: it has no record, and its labels prove nothing.
+// Forged reports whether another user may have created a sandbox: it has no record, and the labels prove nothing.
 func (k *Keeper) Forged(ctx context.Context, id string) bool {
 	if !k.Backend.Capabilities().Forgeable {
 		return false
@@ -204,15 +204,15 @@ func (k *Keeper) Forged(ctx context.Context, id string) bool {
 	return err != nil
 }
 
-// RecordFound creates records for the sandboxes in a scope that have none because their process used another store. If
-// labels can be forged, RecordFound only logs these sandboxes.
+// RecordFound creates missing records for the sandboxes in a scope. Their process used another store. If labels can be
+// forged, RecordFound only logs these sandboxes.
 func (k *Keeper) RecordFound(ctx context.Context, filter backend.Filter, scope record.Scope) error {
 	filter.Instance = k.Instance
 	found, err := k.Backend.List(ctx, filter)
 	if err != nil {
 		return sanitize.EngineError(err)
 	}
-	for _, engine := range slices.Backward(found) { // newest first, so that the newest gets the key
+	for _, engine := range slices.Backward(found) { // newest first, to give the key to the newest
 		key, err := record.ParseKey(engine.Key)
 		if err != nil || key.Scope() != scope || engine.Instance != k.Instance || !record.ValidSandboxID(engine.SessionID) {
 			continue
@@ -229,8 +229,8 @@ func (k *Keeper) RecordFound(ctx context.Context, filter backend.Filter, scope r
 	return nil
 }
 
-// recordOf creates the record of a sandbox from its labels. Settings that the labels do not contain get the values that
-// keep the sandbox longest.
+// recordOf creates the record of a sandbox from the labels. Settings missing in the labels get values to keep the
+// sandbox as long as possible.
 func (k *Keeper) recordOf(engine backend.Info, key record.Key) record.Record {
 	now := k.Now()
 	rec := record.Record{
@@ -257,21 +257,22 @@ func (k *Keeper) LeavesWorkspace(rec record.Record) bool {
 	return lost.To == owner.WorkspaceOnly && rec.Engine == k.Engine
 }
 
-// ErrNoSandbox is the error for every id that the caller may not know, whether the id exists or not.
+// ErrNoSandbox is the error for every id unknown to the caller, whether the id exists or not.
 var ErrNoSandbox = fmt.Errorf("%w: sandbox not found", backend.ErrNotFound)
 
-// ErrHeld means that a living process owns the key's sandbox.
+// ErrHeld reports a living owner of the key's sandbox.
 var ErrHeld error = &sanitize.Error{Text: "the sandbox is open in another process", Err: record.ErrHeld}
 
-// ErrInTransition means that a living process is creating or removing the key's sandbox.
+// ErrInTransition reports a creation or removal of the key's sandbox by a living process.
 var ErrInTransition error = &sanitize.Error{
 	Text: "another process is opening or removing the sandbox", Err: record.ErrHeld,
 }
 
-// ErrOvertaken means that this process may have been treated as dead, and that another process may own the sandbox.
+// ErrOvertaken means a possible new owner of the sandbox, because other processes may have treated this process as
+// dead.
 var ErrOvertaken error = &sanitize.Error{
 	Text: "not removing the sandbox, which may have another owner by now", Err: backend.ErrExists,
 }
 
-// errUnreadable means that the engine has a sandbox with this id but with damaged labels.
+// errUnreadable reports a sandbox with damaged labels.
 var errUnreadable error = &sanitize.Error{Text: "the engine's data of the sandbox is damaged", Err: backend.ErrLost}

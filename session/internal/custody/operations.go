@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Operations are the methods of a session.Manager that only package session/admin calls.
+// Operations are the methods of a session.Manager for package session/admin.
 type Operations interface {
 	Sweep(ctx context.Context) error
 	RemoveScope(ctx context.Context, scope record.Scope) (removed []string, err error)

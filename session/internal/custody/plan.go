@@ -12,13 +12,13 @@ import (
 
 // Plan is the work of a sweep, according to the engine and the store.
 type Plan struct {
-	Unrecorded []record.Record // records for sandboxes that the store does not know
+	Unrecorded []record.Record // records for sandboxes unknown to the store
 	// Strays are sandboxes without a record. The labels may be forged, or the only owner is gone. Used sandboxes are kept.
 	Strays  []backend.Info
 	Reclaim []Reclaimable // sandboxes without an owner
 }
 
-// Reclaimable is an ownerless record and the rule that is due for its sandbox.
+// Reclaimable is an ownerless record and the due rule for the sandbox.
 type Reclaimable struct {
 	record.Record
 	Rule owner.Rule
@@ -92,11 +92,11 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 	return plan, nil
 }
 
-// Ended reports whether an ephemeral sandbox, which only its creator looks for, has stopped.
+// Ended reports whether an ephemeral sandbox, known only to the creator, has stopped.
 func Ended(engine backend.Info) bool { return engine.Ephemeral && engine.State == backend.StateStopped }
 
-// held reports whether a living process has the sandbox of a record. This process has the sandboxes that it is creating
-// or has open. It does not have sandboxes that it lost, or closed but could not remove.
+// held reports whether a living process has the sandbox of a record. This process has open sandboxes and sandboxes
+// during creation. It does not have lost sandboxes, or closed sandboxes after a failed removal.
 func (k *Keeper) held(ctx context.Context, rec record.Record, open func(id string) bool) (bool, error) {
 	if rec.Owner == k.Owner {
 		return rec.State.Live() || open(rec.ID), nil

@@ -14,7 +14,7 @@ import (
 )
 
 // Delete removes the sandbox and workspace of one of this manager's records and closes the record. If the removal does
-// not finish before ctx ends, the record becomes ownerless, so that the next round or another process can complete it.
+// not finish before ctx ends, the record becomes ownerless, to allow the next round or another process to complete it.
 func (k *Keeper) Delete(ctx context.Context, rec record.Record) error {
 	ready := rec.State == record.Ready
 	rec.KeepWorkspace = false // the key will have no next sandbox
@@ -42,7 +42,7 @@ func (k *Keeper) Delete(ctx context.Context, rec record.Record) error {
 	return err
 }
 
-// removeAll removes everything that the engine has under a record's id. It reports whether anything existed.
+// removeAll removes all parts of a record's sandbox from the engine. It reports whether anything existed.
 func (k *Keeper) removeAll(ctx context.Context, rec record.Record) (there bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, Lifetimes.Removal)
 	defer cancel()
@@ -68,7 +68,7 @@ func (k *Keeper) removeAll(ctx context.Context, rec record.Record) (there bool, 
 	return there, err
 }
 
-// RemoveRemains removes the remains of a sandbox that the engine does not list because another program removed it.
+// RemoveRemains removes the remains of a sandbox after a removal by another program.
 func (k *Keeper) RemoveRemains(ctx context.Context, rec record.Record, volumes bool) error {
 	if rec.EngineID == "" {
 		return nil
@@ -80,8 +80,8 @@ func (k *Keeper) RemoveRemains(ctx context.Context, rec record.Record, volumes b
 	return sanitize.EngineError(k.Backend.Remove(ctx, rec.EngineID, backend.RemoveOptions{Volumes: volumes}))
 }
 
-// RemoveWorkspace removes the workspace of a session without a sandbox. Either the process that removed the sandbox
-// died before it removed the workspace, or the workspace was kept for a sandbox that was never created.
+// RemoveWorkspace removes the workspace of a session without a sandbox. Either a process died between the two removals,
+// or the workspace was kept for a sandbox and never used.
 func (k *Keeper) RemoveWorkspace(ctx context.Context, id string) error {
 	err := k.Backend.RemoveWorkspace(ctx, k.Instance, id)
 	if errors.Is(err, backend.ErrUnsupported) {
@@ -97,7 +97,7 @@ func (k *Keeper) RemoveEngine(ctx context.Context, engineID string, volumes bool
 	return sanitize.EngineError(k.Backend.Remove(ctx, engineID, backend.RemoveOptions{Volumes: volumes}))
 }
 
-// KeepWorkspace removes a sandbox but keeps its workspace. The record then has no owner, and the next opener of the key
+// KeepWorkspace removes a sandbox but keeps the workspace. The record then has no owner, and the next opener of the key
 // gets the workspace.
 func (k *Keeper) KeepWorkspace(ctx context.Context, rec record.Record, engineID string) error {
 	kept := rec
@@ -117,7 +117,7 @@ func (k *Keeper) KeepWorkspace(ctx context.Context, rec record.Record, engineID 
 	return err
 }
 
-// CanKeep returns an error if the workspace would be lost with its sandbox or could not be found again.
+// CanKeep returns an error if the workspace would be lost with the sandbox or could not be found again.
 func (k *Keeper) CanKeep(ctx context.Context, engine backend.Info) error {
 	_, known, err := k.LookForWorkspace(ctx, engine.SessionID)
 	if err == nil && (!known || !k.KeepsFiles(engine.Limits, engine.Workspace)) {
@@ -126,7 +126,7 @@ func (k *Keeper) CanKeep(ctx context.Context, engine backend.Info) error {
 	return err
 }
 
-// KeepsFiles reports whether the files of a sandbox with these limits survive its processes.
+// KeepsFiles reports whether the files of a sandbox with these limits survive the processes.
 func (k *Keeper) KeepsFiles(limits backend.Limits, enforcement backend.Enforcement) bool {
 	return k.Backend.Capabilities().Persistent && (limits.WorkspaceBytes == 0 || enforcement != backend.WorkspaceMemory)
 }
@@ -141,8 +141,8 @@ func (k *Keeper) LookForWorkspace(ctx context.Context, id string) (there, known 
 	return there, err == nil, sanitize.EngineError(err)
 }
 
-// RemoveScope removes the sandboxes of a scope that no running process has, and returns their ids. If a process is
-// about to release a sandbox, RemoveScope tries again.
+// RemoveScope removes the sandboxes of a scope without a running owner, and returns their ids. If a process is about to
+// release a sandbox, RemoveScope tries again.
 func (k *Keeper) RemoveScope(ctx context.Context, scope record.Scope) (removed []string, err error) {
 	if err := k.RecordFound(ctx, backend.Filter{}, scope); err != nil {
 		return nil, err
@@ -173,7 +173,7 @@ func (k *Keeper) RemoveScope(ctx context.Context, scope record.Scope) (removed [
 	}
 }
 
-// EndUnowned handles an event for the sandbox of a record that no living process owns, as the sandbox's session would.
+// EndUnowned handles an event for the sandbox of a record without a living owner, in the same way as a session.
 func (k *Keeper) EndUnowned(ctx context.Context, rec record.Record, event owner.Event) error {
 	rec, err := k.TakeUnowned(ctx, rec)
 	if err != nil {
@@ -193,8 +193,8 @@ func (k *Keeper) EndUnowned(ctx context.Context, rec record.Record, event owner.
 	return nil
 }
 
-// Remove stops and deletes a sandbox that this manager does not own. It updates the record first. If this process dies
-// before the end, a later sweep removes the rest, and a workspace that must be kept is not removed.
+// Remove stops and deletes a sandbox of another owner. It updates the record first. If this process dies before the
+// end, a later sweep removes the rest, except for a kept workspace.
 func (k *Keeper) Remove(ctx context.Context, id string, volumes bool, why owner.Event) error {
 	engine, key, err := k.Find(ctx, id)
 	switch {
@@ -208,8 +208,7 @@ func (k *Keeper) Remove(ctx context.Context, id string, volumes bool, why owner.
 	return k.removeRecorded(ctx, engine, why)
 }
 
-// RemoveHeld removes a sandbox that another process has, or its remaining workspace. If neither exists, RemoveHeld
-// returns nil.
+// RemoveHeld removes another process's sandbox, or the remaining workspace. If neither exists, RemoveHeld returns nil.
 func (k *Keeper) RemoveHeld(ctx context.Context, id string, why owner.Event) error {
 	err := k.Remove(context.WithoutCancel(ctx), id, true, why)
 	if errors.Is(err, backend.ErrNotFound) {
@@ -218,7 +217,7 @@ func (k *Keeper) RemoveHeld(ctx context.Context, id string, why owner.Event) err
 	return err
 }
 
-// removeRecorded removes a sandbox that the engine has, with its workspace.
+// removeRecorded removes a sandbox from the engine, with the workspace.
 func (k *Keeper) removeRecorded(ctx context.Context, engine backend.Info, why owner.Event) error {
 	id := engine.SessionID
 	before, err := k.Store.Get(ctx, id)
@@ -240,7 +239,7 @@ func (k *Keeper) removeRecorded(ctx context.Context, engine backend.Info, why ow
 	return nil
 }
 
-// removeButWorkspace removes a sandbox that this manager does not own and keeps its workspace.
+// removeButWorkspace removes a sandbox of another owner and keeps the workspace.
 func (k *Keeper) removeButWorkspace(ctx context.Context, engine backend.Info, key record.Key) error {
 	if err := k.CanKeep(ctx, engine); err != nil {
 		return err
@@ -258,8 +257,7 @@ func (k *Keeper) removeButWorkspace(ctx context.Context, engine backend.Info, ke
 	return k.KeepWorkspace(ctx, rec, engine.ID)
 }
 
-// removeVanished removes the remains of a sandbox that the engine does not have. If volumes is false, it keeps the
-// workspace.
+// removeVanished removes the remains of a sandbox missing on the engine. If volumes is false, it keeps the workspace.
 func (k *Keeper) removeVanished(ctx context.Context, id string, volumes bool) error {
 	rec, err := k.Store.Get(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) || err == nil && !k.LeavesWorkspace(rec) {

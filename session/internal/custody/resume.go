@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// HandoverPause is the polling interval for a sandbox that another process has.
+// HandoverPause is the polling interval for another process's sandbox.
 const HandoverPause = 50 * time.Millisecond
 
 // Suspend stops the sandbox of one of this manager's records and makes the record ownerless. Without an engineID, it
@@ -36,8 +36,8 @@ func (k *Keeper) Suspend(ctx context.Context, rec record.Record, engineID string
 	return err
 }
 
-// Resume starts the sandbox of one of this manager's records. It first gives the record a new expiry, so that the
-// sandbox is suspended again even if this process dies.
+// Resume starts the sandbox of one of this manager's records. It first gives the record a new expiry, to make sure of
+// another suspension even if this process dies.
 func (k *Keeper) Resume(ctx context.Context, rec *record.Record, engineID string) error {
 	NoteUse(rec, k.Now())
 	if err := k.Store.Update(ctx, *rec); err != nil {
@@ -46,8 +46,8 @@ func (k *Keeper) Resume(ctx context.Context, rec *record.Record, engineID string
 	return sanitize.EngineError(k.Backend.Start(ctx, engineID))
 }
 
-// EnsureRunning prepares a sandbox for a new connection: it makes sure that the sandbox runs and that no sweep removes
-// it at this moment. It starts a stopped named sandbox that no running process has. If a running process has the
+// EnsureRunning prepares a sandbox for a new connection: it makes sure of a running sandbox and prevents a sweep from
+// removing it at this moment. It starts a stopped named sandbox without a running owner. If a running process has the
 // sandbox, EnsureRunning waits for a limited time.
 func (k *Keeper) EnsureRunning(ctx context.Context, engine backend.Info, key record.Key) (backend.Info, error) {
 	for began := time.Now(); ; {
@@ -82,9 +82,9 @@ func (k *Keeper) EnsureRunning(ctx context.Context, engine backend.Info, key rec
 	}
 }
 
-// resumeUnowned starts an ownerless sandbox and restarts its idle timeout. During that time, this manager owns the
-// record, so that the sandbox is neither swept nor adopted. If another process takes the record first, resumeUnowned
-// returns an error wrapping backend.ErrExists.
+// resumeUnowned starts an ownerless sandbox and restarts the idle timeout. In the meantime, this manager owns the
+// record, to prevent a sweep or an adoption. If another process takes the record first, resumeUnowned returns an error
+// wrapping backend.ErrExists.
 func (k *Keeper) resumeUnowned(ctx context.Context, rec record.Record, engine backend.Info) (backend.Info, error) {
 	rec, err := k.Store.Take(ctx, rec.ID, rec.Owner, k.Owner)
 	if err != nil {

@@ -1,21 +1,21 @@
 // Package owner defines the lifecycle of a sandbox as a table of rules. Each rule gives the next state and the engine's
-// action after an event that concerns the sandbox or its owner.
+// action after an event of the sandbox or the owner.
 package owner
 
 import "time"
 
-// State is the lifecycle state of a sandbox, according to its record.
+// State is the lifecycle state of a sandbox, according to the record.
 type State string
 
 // States.
 const (
 	Creating      State = "creating"       // the engine may or may not have it yet
 	Ready         State = "ready"          // it is running, or a start makes it available
-	Suspended     State = "suspended"      // its processes have exited, its files are kept, and it has no owner
-	WorkspaceOnly State = "workspace only" // only its workspace is kept
-	Retained      State = "retained"       // its run has ended, and it is kept for inspection
+	Suspended     State = "suspended"      // the processes have exited, the files are kept, and it has no owner
+	WorkspaceOnly State = "workspace only" // only the workspace is kept
+	Retained      State = "retained"       // kept for inspection after the end of the run
 	Removing      State = "removing"       // the engine may still have parts of it
-	Gone          State = "gone"           // only its id is remembered
+	Gone          State = "gone"           // only the id is remembered
 )
 
 // Event is an event in the lifecycle of a sandbox.
@@ -25,11 +25,11 @@ type Event string
 const (
 	Created    Event = "created"     // the engine created it
 	Used       Event = "used"        // a call, a command, or a connection used it
-	Idle       Event = "idle"        // its idle timeout or retention period has passed
-	OwnerDied  Event = "owner died"  // its owner process has died
-	RunEnded   Event = "run ended"   // its run ended or was closed
+	Idle       Event = "idle"        // the idle timeout or retention period has passed
+	OwnerDied  Event = "owner died"  // the owner process has died
+	RunEnded   Event = "run ended"   // the run ended or was closed
 	EngineLost Event = "engine lost" // it exited or was removed by another program
-	Opened     Event = "opened"      // its key was opened
+	Opened     Event = "opened"      // the key was opened
 	Removed    Event = "removed"     // it was removed on request
 )
 
@@ -69,7 +69,7 @@ const (
 	StopIdle  Condition = "idle policy stop"
 	Retention Condition = "with a retention"
 	Keep      Condition = "with its workspace kept"
-	AfterAll  Condition = "after its process died" // the engine finished creating it after its process died
+	AfterAll  Condition = "after its process died" // the engine finished creating it after the process died
 )
 
 // Wait is the time at which a timed rule is due.
@@ -83,7 +83,7 @@ const (
 	AtItsTime Wait = "when its time is over" // Facts.Expires
 )
 
-// Use is an additional condition of a timed rule that only the guest can check.
+// Use is an additional condition of a timed rule, checked by the guest.
 type Use string
 
 // Uses.
@@ -150,14 +150,14 @@ func Table() []Rule {
 	}
 }
 
-// Facts are the facts about a sandbox that rules use.
+// Facts are the facts about a sandbox for the rules.
 type Facts struct {
 	State     State
 	Kind      Kind
 	Owned     bool // a process owns it, or owned it and has died
 	OnEngine  bool // the engine has it
-	StopIdle  bool // its idle policy is stop
-	Keep      bool // its workspace has to be kept
+	StopIdle  bool // the idle policy is stop
+	Keep      bool // the workspace has to be kept
 	Retention time.Duration
 	Created   time.Time
 	Used      time.Time // time of last use
@@ -207,8 +207,7 @@ func On(f Facts, e Event) (Rule, bool) {
 	return Rule{}, false
 }
 
-// Due returns the timed rule that is due now for a sandbox that no living process owns. If no rule is due, it returns
-// false.
+// Due returns the timed rule due now for a sandbox without a living owner. If no rule is due, it returns false.
 func Due(f Facts, t Times, now time.Time) (Rule, bool) {
 	for _, r := range Table() {
 		if at, ok := r.at(f, t); ok && r.holds(f) && !now.Before(at) {

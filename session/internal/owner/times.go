@@ -2,22 +2,22 @@ package owner
 
 import "time"
 
-// Times are the retention periods of sandboxes and the timeouts of processes that wait for each other.
+// Times are the retention periods of sandboxes and the timeouts of processes during waits for each other.
 type Times struct {
-	// CreationGrace is how long a new sandbox without a record is ignored, because its record may not be written yet.
+	// CreationGrace is how long a new sandbox without a record is ignored, because the record may not be written yet.
 	CreationGrace time.Duration
 	// Unrecorded is how long a run's sandbox without a record is kept for inspection. Such a sandbox exists only if a
-	// store was lost, so Workcell cannot know whether its files are still needed.
+	// store was lost, so Workcell cannot know whether the files are still needed.
 	Unrecorded time.Duration
 	// Orphaned is how long an agent's sandbox stays unused after the agent's process has died. An agent cannot be resumed.
 	Orphaned time.Duration
-	// Workspace is how long a workspace is kept after its sandbox was removed without it.
+	// Workspace is how long a workspace is kept after the sandbox was removed without it.
 	Workspace time.Duration
-	// Missed is how long the record of a run's lost sandbox is kept, so that a resumed run learns about the loss. It also
-	// applies to sandboxes that expired while the run was interrupted.
+	// Missed is how long the record of a run's lost sandbox is kept, to report the loss when the run is resumed. It
+	// also applies to sandboxes that expired before the run was resumed.
 	Missed time.Duration
-	// Silent is how long an expired sandbox is kept if it does not report whether it is in use. It may be in use while its
-	// engine or its guest hangs.
+	// Silent is how long an expired sandbox is kept if it does not report whether it is in use. It may be in use while
+	// the engine or the guest hangs.
 	Silent time.Duration
 	// Remembered is how long the id of a closed sandbox, or the end of a run, is remembered.
 	Remembered time.Duration
@@ -29,10 +29,10 @@ type Times struct {
 	// finding out why it was lost.
 	Ended time.Duration
 
-	// Removal is the timeout of one removal; engines wait for a container's processes. Transition is how long to wait for
-	// a process that is about to release a sandbox. Handover is how long to wait for a process that has a named sandbox.
+	// Removal is the timeout of one removal; engines wait for a container's processes. Transition is how long to wait
+	// for another process's release of a sandbox. Handover is how long to wait for the owner of a named sandbox.
 	Removal, Transition, Handover time.Duration
-	// SweepGrace is how long a sweep, including a running removal, may continue after its manager is closed. Short
+	// SweepGrace is how long a sweep, including a running removal, may continue after the manager is closed. Short
 	// commands also sweep, and users should not have to wait for them.
 	SweepGrace time.Duration
 }

@@ -1,5 +1,5 @@
 // Package pool creates things in advance if creating them takes long. It keeps a number of things of each kind and
-// creates them one at a time, concurrently with the callers that take them.
+// creates them one at a time, concurrently with the callers of Take.
 package pool
 
 import (
@@ -29,7 +29,7 @@ var ErrLater = errors.New("no capacity now")
 type Source[K comparable, T any] interface {
 	// Make must leave nothing behind if it fails. It should log the failure, unless it returns ErrLater.
 	Make(ctx context.Context, kind K) (T, error)
-	// Usable must return a function that reports whether a thing of a kind can still be used.
+	// Usable must return a function to check whether a thing of a kind can still be used.
 	Usable(ctx context.Context, kind K) func(T) bool
 	// Drop removes an unused thing.
 	Drop(ctx context.Context, thing T)
@@ -66,7 +66,7 @@ type shelf[T any] struct {
 	pause  time.Duration // pause before retry; each failure doubles it
 }
 
-// New returns a pool that Run fills. Kinds must be distinct.
+// New returns an empty pool. Run fills it. Kinds must be distinct.
 func New[K comparable, T any](source Source[K, T], kinds []Kind[K]) *Pool[K, T] {
 	p := &Pool[K, T]{source: source, wake: make(chan struct{}, 1), shelves: map[K]*shelf[T]{}}
 	for _, k := range kinds {
@@ -198,7 +198,7 @@ func (p *Pool[K, T]) fill(ctx context.Context, kind K) {
 	}
 }
 
-// Review drops unusable things and things of kinds that are not in demand. Run calls it periodically.
+// Review drops unusable things and things of kinds without demand. Run calls it periodically.
 func (p *Pool[K, T]) Review(ctx context.Context) {
 	for _, kind := range p.order {
 		for _, thing := range p.unusable(kind, p.source.Usable(ctx, kind)) {

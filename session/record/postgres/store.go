@@ -1,6 +1,6 @@
-// Package postgres stores session records in a PostgreSQL database, so that processes on several hosts share them.
+// Package postgres stores session records in a PostgreSQL database, to share them between processes on several hosts.
 //
-// An owner lives as long as it renews its lease, according to the server's clock. If a process cannot reach the server
+// An owner lives as long as it renews a lease, according to the server's clock. If a process cannot reach the server
 // for longer, other processes may treat it as dead. Then all writes to the process's store fail with
 // record.ErrOwnerLost. A long-running program should then exit, or open another store and manager. See Store.Lost.
 package postgres
@@ -83,7 +83,7 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// Join creates an owner, which lives until leave is called or its lease expires. This process renews the lease.
+// Join creates an owner, which lives until leave is called or the lease expires. This process renews the lease.
 func (s *Store) Join(ctx context.Context) (owner string, leave func() error, err error) {
 	o, err := s.db.Join(ctx)
 	if err != nil {
@@ -100,9 +100,9 @@ func (s *Store) Join(ctx context.Context) (owner string, leave func() error, err
 	}, nil
 }
 
-// Lost returns a channel that is closed shortly before other processes may treat an owner of this store as dead,
-// because the server could not be reached. The owner must then stop all work that another process may continue. If the
-// owner does not belong to this store, Lost returns nil.
+// Lost returns a channel. It is closed shortly before other processes may treat an owner of this store as dead, because
+// the server could not be reached. The owner must then stop all work that other processes may continue. If the owner
+// does not belong to this store, Lost returns nil.
 func (s *Store) Lost(owner string) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +154,7 @@ func (s *Store) overdue() error {
 	return nil
 }
 
-// joined returns the owners that have not left.
+// joined returns the current owners.
 func (s *Store) joined() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package sqlite stores session records in a SQLite file, so that they outlive the process and several processes share
-// them.
+// Package sqlite stores session records in a SQLite file, to keep them after the process exits and to share them
+// between processes.
 package sqlite
 
 import (
@@ -113,7 +113,7 @@ func scanEnv(id string, row *sql.Row) (map[string]string, error) {
 // Close closes the file.
 func (s *Store) Close() error { return s.f.Close() }
 
-// Join creates an owner: a file next to the store that is locked as long as the owner lives.
+// Join creates an owner: a file next to the store, locked as long as the owner lives.
 func (s *Store) Join(ctx context.Context) (owner string, leave func() error, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", nil, err
