@@ -200,11 +200,3 @@ func foundRequest(engine backend.Info) Request {
 // errForged reports a sandbox whose labels alone do not prove membership in this instance.
 var errForged error = &sanitize.Error{Err: backend.ErrPermission,
 	Text: "the sandbox has no record in this store, and other users of this engine can create one with its labels"}
-
-// has reports whether one of the manager's maps has an entry for a sandbox.
-func has[V any](m *Manager, byID map[string]V, id string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	_, ok := byID[id]
-	return ok
-}

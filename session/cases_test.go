@@ -113,16 +113,6 @@ func (e pickySharing) Create(ctx context.Context, spec backend.Spec) (backend.In
 	return e.engine.Create(ctx, spec)
 }
 
-// run runs a command and fails the test on an error.
-func run(t *testing.T, s *session.Session, req sandbox.ExecRequest) sandbox.ExecResult {
-	t.Helper()
-	res, err := s.Exec(t.Context(), req)
-	if err != nil {
-		t.Fatalf("Exec(%.100v): %v", req.Argv, err)
-	}
-	return res
-}
-
 func invalidRequests(t *testing.T, s *session.Session) {
 	for name, req := range map[string]sandbox.ExecRequest{
 		"nothing":       {},

@@ -92,6 +92,9 @@ func (m *Manager) CloseScope(ctx context.Context, scope record.Scope) error {
 	return err
 }
 
+// seals reports whether closing a scope is final. Runs end only once, but a named sandbox can be opened again.
+func seals(s record.Scope) bool { return s.Namespace != record.NamespaceUser }
+
 // closeAll closes sessions concurrently and joins their errors.
 func (m *Manager) closeAll(ctx context.Context, sessions []*Session, to owner.State) error {
 	return errors.Join(bound.Each(closeTogether, len(sessions), func(i int) error {
@@ -225,6 +228,7 @@ func (m *Manager) removeOwed(ctx context.Context) error {
 	if err != nil {
 		return sandbox.WrapError("Close", m.driver, "", err)
 	}
+	owed := m.owedIDs()
 	var errs []error
 	for _, rec := range recs {
 		rule, due := custody.Due(rec, m.now(), "")
@@ -232,19 +236,23 @@ func (m *Manager) removeOwed(ctx context.Context) error {
 		case rec.State == record.Ready && (m.shared || !rec.WorkspaceOnly() || rec.Owner != ""):
 		case rec.State == record.Ready:
 			errs = append(errs, sandbox.WrapError("Close", m.driver, rec.ID, m.keeper.Delete(ctx, rec)))
-		case due && (rec.Owner == m.owner || has(m, m.owed, rec.ID)):
+		case due && (rec.Owner == m.owner || slices.Contains(owed, rec.ID)):
 			errs = append(errs, sandbox.WrapError("Close", m.driver, rec.ID, m.reclaim(ctx, rec, rule)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// owedIDs returns the ids of closed sessions with existing sandboxes.
+func (m *Manager) owedIDs() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Keys(m.owed))
+}
+
 // freePlaces stops counting sandboxes whose removal has succeeded.
 func (m *Manager) freePlaces(ctx context.Context) {
-	m.mu.Lock()
-	owed := slices.Collect(maps.Keys(m.owed))
-	m.mu.Unlock()
-	for _, id := range owed {
+	for _, id := range m.owedIDs() {
 		rec, err := m.store.Get(ctx, id)
 		if err == nil && rec.State != record.Removing || errors.Is(err, backend.ErrNotFound) {
 			m.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,11 +34,7 @@ func TestOpenCloseStorm(t *testing.T) {
 		wg.Go(func() {
 			for range 6 {
 				mu.Lock()
-				before := len(closed)
-				known := make(map[string]bool, before)
-				for id := range closed {
-					known[id] = true
-				}
+				known := maps.Clone(closed)
 				mu.Unlock()
 				s, _, err := m.Open(t.Context(), key, testImage())
 				if errors.Is(err, backend.ErrClosed) {

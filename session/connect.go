@@ -33,13 +33,10 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 		err = sandbox.WrapError("Connect", m.driver, "", err)
 		telemetry.End(span, err)
 	}()
-	m.mu.Lock()
-	closed, own := m.closed, m.byID[id]
-	m.mu.Unlock()
-	if closed {
+	if m.ctx.Err() != nil {
 		return nil, errManagerClosed
 	}
-	if own != nil {
+	if own := m.own(id); own != nil {
 		return own, nil
 	}
 	if s, err = m.tryConnect(ctx, id); errors.Is(err, backend.ErrLost) {
@@ -103,7 +100,7 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	rec, err := m.store.Get(ctx, engine.SessionID)
 	switch {
 	case err == nil:
-		s.idle, s.policy, s.keepFresh = custody.SecondaryIdle(rec), rec.IdlePolicy, counts
+		s.idle, s.policy, s.keepFresh = custody.SecondaryIdle(rec.Idle), rec.IdlePolicy, counts
 	case m.keeper.Forged(ctx, engine.SessionID):
 		return nil, errForged
 	}
@@ -267,10 +264,7 @@ func (s *Session) recordUse(ctx context.Context) {
 // the workspace; otherwise it keeps the workspace as CloseOptions.KeepWorkspace does. If only the workspace still
 // exists, Remove deletes the workspace. If id is unknown, Remove returns an error wrapping backend.ErrNotFound.
 func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
-	m.mu.Lock()
-	own := m.byID[id]
-	m.mu.Unlock()
-	if own != nil {
+	if own := m.own(id); own != nil {
 		return m.closeFor(ctx, own, !volumes)
 	}
 	return sandbox.WrapError("Remove", m.driver, "", m.keeper.Remove(ctx, id, volumes, owner.Removed))

@@ -132,3 +132,15 @@ func RunFromContext(ctx context.Context) (Run, bool) {
 	run, ok := ctx.Value(runKey{}).(Run)
 	return run, ok
 }
+
+// Key names a sandbox. See package record.
+type Key = record.Key
+
+// WorkflowKey names a sandbox of a workflow run.
+func WorkflowKey(runID, name string) Key { return record.WorkflowKey(runID, name) }
+
+// UserKey names a sandbox without a run.
+func UserKey(name string) Key { return record.UserKey(name) }
+
+// NewRunID returns the id of a new run.
+func NewRunID() string { return record.NewRunID() }

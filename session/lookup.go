@@ -45,9 +45,7 @@ func (m *Manager) lookup(ctx context.Context, scope record.Scope, id string) (*S
 	if !record.ValidSandboxID(id) {
 		return nil, custody.ErrNoSandbox
 	}
-	m.mu.Lock()
-	s := m.byID[id]
-	m.mu.Unlock()
+	s := m.own(id)
 	var rec record.Record
 	var err error
 	switch {
@@ -82,6 +80,21 @@ func (m *Manager) lookup(ctx context.Context, scope record.Scope, id string) (*S
 	}
 	s.nameHosts(ctx)
 	return s, nil
+}
+
+// nameHosts allows commands in a joined sandbox to reach the allowed hosts if the request in ctx has the same
+// allowlist.
+func (s *Session) nameHosts(ctx context.Context) {
+	base, _ := BaseFromContext(ctx)
+	if !s.m.opts.Join || !s.asIs || base.Egress.IsZero() {
+		return
+	}
+	if made, _ := decodeShape(s.made); !made.Egress.Equal(base.Egress) {
+		s.m.log.WarnContext(ctx, "commands cannot use the network, because the sandbox was opened with another allowlist; "+
+			"configure all servers alike", "sandbox", s.id)
+		return
+	}
+	s.control.SetHosts(base.Egress)
 }
 
 // errGone reports a closed sandbox in the caller's scope.

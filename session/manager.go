@@ -231,6 +231,13 @@ func (m *Manager) end(ctx context.Context, to owner.State) error {
 // errManagerClosed is the error of calls on a closed manager.
 var errManagerClosed error = &sanitize.Error{Text: "the session manager is closed", Err: backend.ErrClosed}
 
+// own returns the session with the specified id, except sessions from Connect. If there is none, it returns nil.
+func (m *Manager) own(id string) *Session {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.byID[id]
+}
+
 // sessions returns the sessions for which want returns true, including sessions from Connect.
 func (m *Manager) sessions(want func(*Session) bool) []*Session {
 	m.mu.Lock()

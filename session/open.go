@@ -433,8 +433,8 @@ func (m *Manager) provide(ctx context.Context, key Key, f *flight) (s *Session, 
 // for the reaper.
 func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, adopted bool, _ error) {
 	s := m.newSession(key, req, record.SandboxPrefix+record.NewID())
-	reserve := func() error { return m.store.Insert(ctx, s.creating()) }
-	if adopted, err := m.reserve(ctx, s, req, reserve); adopted != nil || err != nil {
+	insert := func() error { return m.store.Insert(ctx, s.creating()) }
+	if adopted, err := m.reserve(ctx, s, req, insert); adopted != nil || err != nil {
 		return adopted, true, engineError(err) // the store's error contains a path of the host
 	}
 	info, err := m.make(ctx, s, req)

@@ -19,6 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/session/sessiontest"
 )
 
 // testImage returns a request for tests in which the image does not matter.
@@ -34,18 +35,12 @@ func mustOpen(t testing.TB, m *session.Manager, key session.Key) *session.Sessio
 	return s
 }
 
-// output runs a shell command and returns its standard output.
-func output(t testing.TB, s *session.Session, command string) string {
-	t.Helper()
-	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command})
-	if err != nil {
-		t.Fatalf("Exec(%s): %v", command, err)
-	}
-	if res.ExitCode != 0 || res.Status != sandbox.ExecCompleted {
-		t.Fatalf("Exec(%s): %+v, stderr %q", command, res.ExecStatus, res.Stderr.Bytes())
-	}
-	return string(res.Stdout.Bytes())
-}
+// Functions of the conformance suite: run a command, return the output of a shell command, and wait for a condition.
+var (
+	run        = sessiontest.Run
+	output     = sessiontest.Output
+	eventually = sessiontest.Eventually
+)
 
 // wantOutput runs a shell command and verifies its exact output.
 func wantOutput(t testing.TB, s *session.Session, command, want string) {
@@ -71,16 +66,6 @@ func opensAnother(t testing.TB, m *session.Manager, key session.Key, req session
 	t.Helper()
 	if s, created, err := m.Open(t.Context(), key, req); err != nil || !created || s.ID() == id {
 		t.Errorf("Open = %v, %v, %v, want a new sandbox", s, created, err)
-	}
-}
-
-// eventually waits until is returns true. Tests use it for asynchronous cleanup.
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within two minutes: %s", what)
-		}
 	}
 }
 

@@ -160,13 +160,11 @@ func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error)
 // Usable returns a function to check whether a pooled sandbox can still be used. The guest must be connected, and the
 // image and mounts must not have changed since the creation.
 func (w *warmPool) Usable(ctx context.Context, kind string) func(*pooled) bool {
-	id, known, err := w.m.imageID(ctx, w.kinds[kind].Image)
+	id, err := w.m.imageID(ctx, w.kinds[kind].Image)
 	if err != nil && ctx.Err() == nil {
 		w.m.log.WarnContext(ctx, "cannot check whether the image of pooled sandboxes has changed", "error", err)
 	}
-	return func(p *pooled) bool {
-		return p.session.control.Greeted() && p.seesSources() && (err != nil || !known || id == p.session.engine.ImageID)
-	}
+	return func(p *pooled) bool { return p.session.control.Greeted() && p.isCurrent(id) }
 }
 
 // sources returns the current mount sources of a request. It omits sources missing on this host, because the engine may
@@ -180,10 +178,11 @@ func (m *Manager) sources(req Request) (list []fs.FileInfo) {
 	return list
 }
 
-// seesSources reports whether the mount sources are still the current ones. For example, filling a cache replaces the
-// whole directory.
-func (p *pooled) seesSources() bool {
-	return slices.EqualFunc(p.sources, p.session.m.sources(p.session.req), os.SameFile)
+// isCurrent reports whether the image, unless unknown, and the mount sources have not changed. For example, filling a
+// cache replaces the whole directory.
+func (p *pooled) isCurrent(imageID string) bool {
+	return (imageID == "" || imageID == p.session.engine.ImageID) &&
+		slices.EqualFunc(p.sources, p.session.m.sources(p.session.req), os.SameFile)
 }
 
 // Drop removes an unused pooled sandbox and frees the place in MaxSandboxes.
@@ -226,13 +225,16 @@ func (m *Manager) vacate() {
 }
 
 // imageID returns the ID of the image to which a reference currently resolves on the engine. If the engine does not
-// support this, known is false.
-func (m *Manager) imageID(ctx context.Context, ref string) (id string, known bool, err error) {
-	id, err = m.b.ImageID(ctx, ref)
-	if errors.Is(err, backend.ErrUnsupported) {
-		return "", false, nil
+// support this, imageID returns "".
+func (m *Manager) imageID(ctx context.Context, ref string) (string, error) {
+	id, err := m.b.ImageID(ctx, ref)
+	switch {
+	case errors.Is(err, backend.ErrUnsupported):
+		return "", nil
+	case err != nil:
+		return "", engineError(err)
 	}
-	return id, true, engineError(err)
+	return id, nil
 }
 
 // errStale reports a dead or outdated pooled sandbox.
@@ -249,8 +251,8 @@ func (s *Session) fit(ctx context.Context, ready *pooled) error {
 	if err := ready.session.control.Claim(ctx, s.orphanTimeout()); err != nil {
 		return errors.Join(errStale, err)
 	}
-	id, known, err := s.m.imageID(ctx, s.req.Image)
-	if err != nil || known && id != ready.session.engine.ImageID || !ready.seesSources() {
+	id, err := s.m.imageID(ctx, s.req.Image)
+	if err != nil || !ready.isCurrent(id) {
 		return errors.Join(errStale, err)
 	}
 	return nil

@@ -134,7 +134,7 @@ func (m *Manager) prune(ctx context.Context) {
 		return
 	}
 	for _, rec := range recs {
-		if rec.Expires.After(now) || has(m, m.byID, rec.ID) {
+		if rec.Expires.After(now) || m.own(rec.ID) != nil {
 			continue
 		}
 		if err := m.store.Delete(ctx, rec.ID); err != nil && ctx.Err() == nil {

@@ -99,3 +99,20 @@ func (m *Manager) permit(req *Request) error {
 	req.User = user
 	return nil
 }
+
+// checkEgress checks the allowlist of a request.
+func (m *Manager) checkEgress(req Request) error {
+	problems := req.Egress.Problems()
+	switch {
+	case len(problems) > 0:
+		return fmt.Errorf("%w: network: %v", backend.ErrInvalid, problems[0])
+	case req.Egress.IsZero():
+		return nil
+	case req.Network != backend.NetworkNone:
+		return fmt.Errorf("%w: allowed hosts and services require a sandbox without a network", backend.ErrInvalid)
+	case m.opts.Egress == nil:
+		return fmt.Errorf("%w: allowed hosts and services require an egress proxy; set Options.Egress",
+			backend.ErrUnsupported)
+	}
+	return nil
+}

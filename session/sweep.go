@@ -34,7 +34,7 @@ func (m *Manager) sweep(ctx context.Context) {
 func (m *Manager) trySweep(ctx context.Context) error {
 	ctx, cancel := m.sweepContext(ctx)
 	defer cancel()
-	plan, err := m.keeper.Plan(ctx, func(id string) bool { return has(m, m.byID, id) })
+	plan, err := m.keeper.Plan(ctx, func(id string) bool { return m.own(id) != nil })
 	if err != nil {
 		return err
 	}
@@ -74,10 +74,7 @@ func (m *Manager) trySweep(ctx context.Context) error {
 // sweepContext returns the context of a sweep. It disables the drivers' traces, because no caller requested the sweep.
 func (m *Manager) sweepContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	late, cancel := context.WithCancel(untraced(context.WithoutCancel(ctx)))
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(custody.Lifetimes.SweepGrace, cancel)
-		context.AfterFunc(late, func() { timer.Stop() })
-	})
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(custody.Lifetimes.SweepGrace, cancel) })
 	return late, func() {
 		stop()
 		cancel()
@@ -212,6 +209,5 @@ func (s *Session) orphanTimeout() time.Duration {
 	if s.idle < 0 {
 		return 0
 	}
-	secondary := custody.SecondaryIdle(record.Record{Idle: s.idle})
-	return max(s.idle, s.req.Retention, secondary) + custody.Lifetimes.OrphanMargin
+	return max(s.idle, s.req.Retention, custody.SecondaryIdle(s.idle)) + custody.Lifetimes.OrphanMargin
 }

@@ -24,7 +24,7 @@ func Diff(t *testing.T, s *session.Session) {
 		base[name] = patch.Entry{Mode: 0o644, Content: []byte(content)}
 		write(t, s, name, []byte(content), sandbox.WriteFileOptions{Mode: 0o644})
 	}
-	output(t, s, `set -e
+	Output(t, s, `set -e
 printf 'one\nTWO\n' > edited; printf abd > 'as long'; chmod +x run.sh; rm deleted
 mkdir e && mv d/moved e/moved; rm 'to dir' && mkdir 'to dir' && echo new > 'to dir/f'
 rm 'to link' fifo && ln -s same 'to link' && mkfifo fifo
@@ -42,8 +42,8 @@ chmod -R a-w go/pkg; echo '[user]' > .gitconfig`)
 	if err != nil || slices.ContainsFunc(list.Entries, func(e sandbox.FileInfo) bool { return strings.HasPrefix(e.Path, ".workcell") }) {
 		t.Errorf("the home directory is in the list, or %v", err)
 	}
-	output(t, s, "chmod 700 closed locked; chmod -R u+w ~")
-	root := output(t, s, "id -u") == "0\n" // to whom no directory is closed
+	Output(t, s, "chmod 700 closed locked; chmod -R u+w ~")
+	root := Output(t, s, "id -u") == "0\n" // to whom no directory is closed
 	var got, omitted []string
 	for _, c := range p.Changes {
 		what := "edited"

@@ -39,7 +39,7 @@ func Exec(t *testing.T, s *session.Session) {
 
 func arguments(t *testing.T, s *session.Session) {
 	odd := []string{"", " a\nb ", `'"$(x)` + "`y`" + `\`, "ü\xff", "-n", "*"}
-	res := run(t, s, sandbox.ExecRequest{Argv: append([]string{"/usr/bin/printf", "%s|"}, odd...)})
+	res := Run(t, s, sandbox.ExecRequest{Argv: append([]string{"/usr/bin/printf", "%s|"}, odd...)})
 	if got, want := string(res.Stdout.Bytes()), strings.Join(odd, "|")+"|"; got != want {
 		t.Errorf("arguments %q, want %q", got, want)
 	}
@@ -47,7 +47,7 @@ func arguments(t *testing.T, s *session.Session) {
 
 func environment(t *testing.T, s *session.Session) {
 	value := "a\nb=c 'd' \"e\" ü \xff"
-	res := run(t, s, sandbox.ExecRequest{Argv: []string{"/usr/bin/env", "-0"}, Env: map[string]string{"BOTH": "request", "ODD": value}})
+	res := Run(t, s, sandbox.ExecRequest{Argv: []string{"/usr/bin/env", "-0"}, Env: map[string]string{"BOTH": "request", "ODD": value}})
 	got := map[string]string{}
 	for entry := range strings.SplitSeq(strings.TrimSuffix(string(res.Stdout.Bytes()), "\x00"), "\x00") {
 		name, value, _ := strings.Cut(entry, "=")
@@ -70,11 +70,11 @@ func environment(t *testing.T, s *session.Session) {
 }
 
 func stdin(t *testing.T, s *session.Session) {
-	res := run(t, s, sandbox.ExecRequest{Command: "cat; exit 5", Stdin: []byte("\x00\xff\r\n\x1b")})
+	res := Run(t, s, sandbox.ExecRequest{Command: "cat; exit 5", Stdin: []byte("\x00\xff\r\n\x1b")})
 	if string(res.Stdout.Bytes()) != "\x00\xff\r\n\x1b" || res.ExitCode != 5 || res.Status != sandbox.ExecCompleted {
 		t.Errorf("stdout %.60q, %+v", res.Stdout.Bytes(), res.ExecStatus)
 	}
-	if res := run(t, s, sandbox.ExecRequest{Argv: []string{"cat"}}); res.StdoutBytes != 0 {
+	if res := Run(t, s, sandbox.ExecRequest{Argv: []string{"cat"}}); res.StdoutBytes != 0 {
 		t.Errorf("no input: %+v", res.ExecStatus)
 	}
 	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"cat"}, Stdin: make([]byte, sandbox.MaxStdinBytes+1)}); !errors.Is(err, backend.ErrTooLarge) {
@@ -84,7 +84,7 @@ func stdin(t *testing.T, s *session.Session) {
 
 func outcomes(t *testing.T, s *session.Session) {
 	for _, code := range []int{0, 42} {
-		res := run(t, s, sandbox.ExecRequest{Command: fmt.Sprintf("printf out; printf err >&2; exit %d", code)})
+		res := Run(t, s, sandbox.ExecRequest{Command: fmt.Sprintf("printf out; printf err >&2; exit %d", code)})
 		if res.ExitCode != code || res.Status != sandbox.ExecCompleted || res.Signal != "" || res.Timeout != sandbox.DefaultExecTimeout || res.Duration <= 0 {
 			t.Errorf("exit %d: %+v, timeout %v", code, res.ExecStatus, res.Timeout)
 		}
@@ -92,21 +92,21 @@ func outcomes(t *testing.T, s *session.Session) {
 			t.Errorf("exit %d: streams %q and %q, %+v", code, res.Stdout.Bytes(), res.Stderr.Bytes(), res.ExecStatus)
 		}
 	}
-	if res := run(t, s, sandbox.ExecRequest{Command: "kill -SEGV $$; sleep 5"}); res.Status != sandbox.ExecCompleted || res.Signal != "SIGSEGV" {
+	if res := Run(t, s, sandbox.ExecRequest{Command: "kill -SEGV $$; sleep 5"}); res.Status != sandbox.ExecCompleted || res.Signal != "SIGSEGV" {
 		t.Errorf("a signal sent by the command: %+v", res.ExecStatus)
 	}
-	if res := run(t, s, sandbox.ExecRequest{Command: "sleep 100 & echo parent"}); res.Status != sandbox.ExecCompleted || !res.Leaked {
+	if res := Run(t, s, sandbox.ExecRequest{Command: "sleep 100 & echo parent"}); res.Status != sandbox.ExecCompleted || !res.Leaked {
 		t.Errorf("a background child: %+v", res.ExecStatus)
 	}
 	for dir, want := range map[string]string{"": s.Info().Workdir, "/tmp": "/tmp"} {
-		if res := run(t, s, sandbox.ExecRequest{Argv: []string{"pwd"}, Dir: dir}); string(res.Stdout.Bytes()) != want+"\n" {
+		if res := Run(t, s, sandbox.ExecRequest{Argv: []string{"pwd"}, Dir: dir}); string(res.Stdout.Bytes()) != want+"\n" {
 			t.Errorf("directory %q, want %q", res.Stdout.Bytes(), want)
 		}
 	}
 }
 
 func launchErrors(t *testing.T, s *session.Session) {
-	output(t, s, "touch plain")
+	Output(t, s, "touch plain")
 	for _, test := range []struct {
 		req  sandbox.ExecRequest
 		want sandbox.LaunchReason
@@ -123,7 +123,7 @@ func launchErrors(t *testing.T, s *session.Session) {
 			t.Errorf("%.60q in %q: %v, want a LaunchError %s", test.req.Argv, test.req.Dir, err, test.want)
 		}
 	}
-	if got := output(t, s, "echo alive"); got != "alive\n" {
+	if got := Output(t, s, "echo alive"); got != "alive\n" {
 		t.Errorf("output %q", got)
 	}
 }

@@ -54,7 +54,7 @@ func fileSizes(t *testing.T, s *session.Session) {
 	if got := read(t, s, "sized", sandbox.ReadFileOptions{}); !bytes.Equal(got, big) {
 		t.Error("a refused write changed the file")
 	}
-	output(t, s, "printf x >> sized")
+	Output(t, s, "printf x >> sized")
 	if _, _, err := s.ReadFileBytes(t.Context(), "sized", sandbox.ReadFileOptions{}); !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), fmt.Sprint(FileLimit)) {
 		t.Errorf("reading one byte too many: %v", err)
 	}
@@ -100,7 +100,7 @@ func fileAtomic(t *testing.T, s *session.Session) {
 			t.Errorf("%s: the file holds %d bytes now", name, len(got))
 		}
 	}
-	eventually(t, "no litter", func() bool {
+	Eventually(t, "no litter", func() bool {
 		list, err := s.ListFiles(t.Context(), "atomic", sandbox.ListFilesOptions{})
 		return err == nil && len(list.Entries) == 1
 	})
@@ -126,7 +126,7 @@ func fileMetadata(t *testing.T, s *session.Session) {
 	if info, err := s.MakeDir(t.Context(), "meta/a/b", 0); err != nil || info.Type != sandbox.TypeDir || info.Mode.Perm() != 0o755 {
 		t.Errorf("MakeDir: %+v, %v", info, err)
 	}
-	output(t, s, "ln -s file meta/link; mkfifo meta/fifo; chmod 4755 meta/plain; chmod 1777 meta/a")
+	Output(t, s, "ln -s file meta/link; mkfifo meta/fifo; chmod 4755 meta/plain; chmod 1777 meta/a")
 	for name, want := range map[string]struct {
 		kind sandbox.FileType
 		mode fs.FileMode
@@ -150,7 +150,7 @@ func fileMetadata(t *testing.T, s *session.Session) {
 }
 
 func fileListRemove(t *testing.T, s *session.Session) {
-	output(t, s, "mkdir -p tree/d; cd tree; for i in 1 2 3 4 5; do touch f$i d/g$i; done; ln -s / escape")
+	Output(t, s, "mkdir -p tree/d; cd tree; for i in 1 2 3 4 5; do touch f$i d/g$i; done; ln -s / escape")
 	list, err := s.ListFiles(t.Context(), "tree", sandbox.ListFilesOptions{Recursive: true})
 	if err != nil || len(list.Entries) != 12 || list.Total != 12 || list.Truncated {
 		t.Errorf("recursive: %d entries of %d, %v", len(list.Entries), list.Total, err)
@@ -173,7 +173,7 @@ func fileListRemove(t *testing.T, s *session.Session) {
 }
 
 func fileErrors(t *testing.T, s *session.Session) {
-	output(t, s, "mkdir errors; cd errors; mkfifo fifo; ln -s /etc/passwd out; mkdir dir")
+	Output(t, s, "mkdir errors; cd errors; mkfifo fifo; ln -s /etc/passwd out; mkdir dir")
 	for name, want := range map[string]error{
 		"errors/missing":          backend.ErrNotFound,
 		"errors/fifo":             backend.ErrInvalid,
@@ -237,7 +237,7 @@ func fileEdit(t *testing.T, s *session.Session) {
 	calls := 0
 	info, err := s.EditFile(t.Context(), "edit/busy", 0, func(old []byte) ([]byte, error) {
 		if calls++; calls == 1 {
-			output(t, s, "echo command >>edit/busy")
+			Output(t, s, "echo command >>edit/busy")
 		}
 		return append([]byte("edit\n"), old...), nil
 	})
@@ -245,7 +245,7 @@ func fileEdit(t *testing.T, s *session.Session) {
 		t.Errorf("written during the edit: %q after %d calls, %+v, %v", got, calls, info, err)
 	}
 	_, err = s.EditFile(t.Context(), "edit/busy", 0, func(old []byte) ([]byte, error) {
-		output(t, s, "echo again >>edit/busy")
+		Output(t, s, "echo again >>edit/busy")
 		return nil, nil
 	})
 	if got := read(t, s, "edit/busy", sandbox.ReadFileOptions{}); !errors.Is(err, backend.ErrTimeout) || !strings.HasSuffix(string(got), "again\nagain\n") {

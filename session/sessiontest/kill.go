@@ -15,7 +15,7 @@ import (
 )
 
 func yielding(t *testing.T, s *session.Session) {
-	res := run(t, s, sandbox.ExecRequest{Command: "echo one; while [ ! -e yield-on ]; do sleep 0.05; done; echo two; exit 7", Yield: 500 * time.Millisecond})
+	res := Run(t, s, sandbox.ExecRequest{Command: "echo one; while [ ! -e yield-on ]; do sleep 0.05; done; echo two; exit 7", Yield: 500 * time.Millisecond})
 	if out := string(res.Stdout.Bytes()); res.Status != sandbox.ExecRunning || out != "one\n" && out != "" {
 		t.Fatalf("%+v, stdout %q", res.ExecStatus, res.Stdout.Bytes())
 	}
@@ -33,7 +33,7 @@ func yielding(t *testing.T, s *session.Session) {
 	if _, err := command.Wait(ctx, -1); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a wait whose context ended: %v", err)
 	}
-	output(t, s, "touch yield-on")
+	Output(t, s, "touch yield-on")
 	status, err = command.Wait(t.Context(), -1)
 	if err != nil || status.Status != sandbox.ExecCompleted || status.ExitCode != 7 {
 		t.Errorf("wait: %+v, %v", status, err)
@@ -68,7 +68,7 @@ func writeStdin(t *testing.T, s *session.Session) {
 }
 
 func killing(t *testing.T, s *session.Session) {
-	res := run(t, s, sandbox.ExecRequest{Command: "echo began; sleep 1000", Background: true})
+	res := Run(t, s, sandbox.ExecRequest{Command: "echo began; sleep 1000", Background: true})
 	if res.Status != sandbox.ExecRunning {
 		t.Errorf("background: %+v", res.ExecStatus)
 	}
@@ -82,7 +82,7 @@ func killing(t *testing.T, s *session.Session) {
 	if again, err := command.Signal(t.Context(), ""); err != nil || again.Status != sandbox.ExecKilled {
 		t.Errorf("killing an ended command: %+v, %v", again, err)
 	}
-	res = run(t, s, sandbox.ExecRequest{Command: "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.1; done", Background: true})
+	res = Run(t, s, sandbox.ExecRequest{Command: "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.1; done", Background: true})
 	command = s.Command(res.ExecID)
 	_, err = command.Read(t.Context(), sandbox.ReadRequest{Wait: time.Minute})
 	must(t, err)
@@ -96,7 +96,7 @@ func killing(t *testing.T, s *session.Session) {
 func largeOutput(t *testing.T, s *session.Session) {
 	const size = 3 << 20
 	command := fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x; echo end", size)
-	out := run(t, s, sandbox.ExecRequest{Command: command, HeadBytes: 100, TailBytes: 200}).Stdout
+	out := Run(t, s, sandbox.ExecRequest{Command: command, HeadBytes: 100, TailBytes: 200}).Stdout
 	if len(out.Head) != 100 || len(out.Tail) != 200 || out.Total != size+4 || out.Omitted != out.Total-300 ||
 		!bytes.HasSuffix(out.Tail, []byte("xend\n")) {
 		t.Errorf("head %d, tail %d, total %d, omitted %d", len(out.Head), len(out.Tail), out.Total, out.Omitted)
@@ -104,7 +104,7 @@ func largeOutput(t *testing.T, s *session.Session) {
 	if !strings.HasPrefix(out.Path, s.Info().Workdir+"/") || out.PathCut {
 		t.Fatalf("the whole output is at %q, cut %v", out.Path, out.PathCut)
 	}
-	if got := output(t, s, "wc -c < "+out.Path); strings.TrimSpace(got) != fmt.Sprint(size+4) {
+	if got := Output(t, s, "wc -c < "+out.Path); strings.TrimSpace(got) != fmt.Sprint(size+4) {
 		t.Errorf("the file has %s bytes", got)
 	}
 }

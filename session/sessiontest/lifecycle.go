@@ -128,7 +128,7 @@ func suspending(t *testing.T, l *life) {
 	third := l.process(t, -1)
 	secondary, err := third.Connect(t.Context(), s.ID())
 	must(t, err)
-	if got := output(t, secondary, "cat kept.txt"); got != "kept" {
+	if got := Output(t, secondary, "cat kept.txt"); got != "kept" {
 		t.Errorf("kept.txt holds %q", got)
 	}
 	must(t, secondary.Close(t.Context()))
@@ -140,7 +140,7 @@ func suspending(t *testing.T, l *life) {
 func (l *life) sweep(t *testing.T, id string) {
 	t.Helper()
 	m := l.process(t, time.Hour) // a manager also sweeps when it starts
-	eventually(t, "the idle sandbox is stopped", func() bool { return l.state(t, m, id) == session.StateStopped })
+	Eventually(t, "the idle sandbox is stopped", func() bool { return l.state(t, m, id) == session.StateStopped })
 	ended(t, m)
 }
 
@@ -157,8 +157,8 @@ func rebuilding(t *testing.T, l *life) {
 	key := session.UserKey("rebuilt")
 	first := l.process(t, -1)
 	s := l.open(t, first, key, l.req, true)
-	output(t, s, "mkdir -p dir && echo old > dir/file && ln -s dir/file link && chmod 700 dir")
-	before := output(t, s, "stat -c '%a %u:%g %F' dir dir/file link")
+	Output(t, s, "mkdir -p dir && echo old > dir/file && ln -s dir/file link && chmod 700 dir")
+	before := Output(t, s, "stat -c '%a %u:%g %F' dir dir/file link")
 	ended(t, first)
 
 	second := l.process(t, -1)
@@ -173,25 +173,25 @@ func rebuilding(t *testing.T, l *life) {
 	if info := again.Info(); again.ID() != s.ID() || info.Limits.MemoryBytes != 77<<20 || info.EngineID == s.Info().EngineID {
 		t.Errorf("recreated: %+v, before %+v", info, s.Info())
 	}
-	if got := output(t, again, "cat link; echo new > dir/file"); got != "old\n" {
+	if got := Output(t, again, "cat link; echo new > dir/file"); got != "old\n" {
 		t.Errorf("the new sandbox holds %q", got)
 	}
-	if after := output(t, again, "stat -c '%a %u:%g %F' dir dir/file link"); after != before {
+	if after := Output(t, again, "stat -c '%a %u:%g %F' dir dir/file link"); after != before {
 		t.Errorf("files:\n%s, before:\n%s", after, before)
 	}
 	// A sandbox with a running command is not rebuilt. An unused sandbox is rebuilt.
 	back := l.req
 	back.Mode = session.OpenRebuild
-	command := run(t, again, sandbox.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
+	command := Run(t, again, sandbox.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
 	if _, _, err := second.Open(t.Context(), key, back); !errors.Is(err, backend.ErrExists) || errors.As(err, &conflict) {
 		t.Errorf("Open while a command runs: %v, want ErrExists", err)
 	}
-	output(t, again, "touch stop")
+	Output(t, again, "touch stop")
 	if status, err := again.Command(command.ExecID).Wait(t.Context(), -1); err != nil || status.Status != sandbox.ExecCompleted {
 		t.Errorf("the command: %+v, %v", status, err)
 	}
 	third := l.open(t, second, key, back, false)
-	if got := output(t, third, "cat dir/file"); got != "new\n" || third.ID() != s.ID() || third.Info().Limits.MemoryBytes == 77<<20 {
+	if got := Output(t, third, "cat dir/file"); got != "new\n" || third.ID() != s.ID() || third.Info().Limits.MemoryBytes == 77<<20 {
 		t.Errorf("%+v holds %q", third.Info(), got)
 	}
 	if again := l.open(t, second, key, back, false); again != third {
@@ -206,7 +206,7 @@ func refusedRebuilds(t *testing.T, l *life) {
 	key := session.UserKey("refused")
 	m := l.process(t, -1)
 	s := l.open(t, m, key, l.req, true)
-	output(t, s, "echo here > file")
+	Output(t, s, "echo here > file")
 	engineID := s.Info().EngineID
 	ended(t, m)
 	for name, change := range map[string]func(*session.Request){
@@ -225,7 +225,7 @@ func refusedRebuilds(t *testing.T, l *life) {
 	}
 	m = l.process(t, -1)
 	again := l.open(t, m, key, l.req, false)
-	if got := output(t, again, "cat file"); got != "here\n" || again.Info().EngineID != engineID {
+	if got := Output(t, again, "cat file"); got != "here\n" || again.Info().EngineID != engineID {
 		t.Errorf("%+v holds %q", again.Info(), got)
 	}
 	must(t, m.Close(t.Context()))

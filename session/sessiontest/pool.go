@@ -35,7 +35,7 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 			}
 			ids[i] = s.ID()
 			// As in a new sandbox, the workspace is empty, and commands can write to it.
-			if got := output(t, s, "ls -A -I .workcell; echo own > file; cat file"); got != "own\n" {
+			if got := Output(t, s, "ls -A -I .workcell; echo own > file; cat file"); got != "own\n" {
 				t.Errorf("%s: output %q", s.ID(), got)
 			}
 			if execs, err := s.Commands(t.Context()); err != nil || len(execs) != 1 {
@@ -61,7 +61,7 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 	must(t, admin.Sweep(t.Context(), other))
 	beside, err := other.Connect(t.Context(), ids[0])
 	must(t, err)
-	output(t, beside, "cat file")
+	Output(t, beside, "cat file")
 	_, err = other.Connect(t.Context(), next[0])
 	if !errors.Is(err, backend.ErrNotFound) || beside.Key().Namespace != record.NamespaceAgent {
 		t.Errorf("Connect to a pooled sandbox: %v; key of a used sandbox: %s", err, beside.Key())
@@ -69,13 +69,13 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 	must(t, m.Remove(t.Context(), next[0], true)) // as another process might
 	s, _, err := m.Open(t.Context(), session.UserKey("pool"), req)
 	must(t, err)
-	output(t, s, "true")
+	Output(t, s, "true")
 }
 
 // fullPool waits until n sandboxes are ready and returns their ids.
 func fullPool(t *testing.T, m *session.Manager, n int) (ids []string) {
 	t.Helper()
-	eventually(t, "the pool is full", func() bool {
+	Eventually(t, "the pool is full", func() bool {
 		list, err := m.List(t.Context())
 		must(t, err)
 		ids = nil

@@ -78,7 +78,7 @@ func (s *tools) program(text string, handle handler) sandbox.ExecRequest {
 // call runs a program that must succeed and returns its output.
 func (s *tools) call(t *testing.T, on *session.Session, text string, handle handler) string {
 	t.Helper()
-	res := run(t, on, s.program(text, handle))
+	res := Run(t, on, s.program(text, handle))
 	if res.Status != sandbox.ExecCompleted || res.ExitCode != 0 {
 		t.Errorf("%+v, stderr %s", res.ExecStatus, res.Stderr.Bytes())
 	}
@@ -131,7 +131,7 @@ func (s *tools) grants(t *testing.T, on *session.Session) {
 				}
 				_, _ = io.WriteString(c, word)
 			})
-			res := run(t, on, req)
+			res := Run(t, on, req)
 			if got := strings.TrimSpace(string(res.Stdout.Bytes())); got != word {
 				t.Errorf("got %q of %s's, %s", got, word, res.Stderr.Bytes())
 			}
@@ -149,7 +149,7 @@ func (s *tools) ungranted(t *testing.T, on *session.Session) {
 try: print(repr(connect().recv(1)))
 except ConnectionError as e: print(repr(b""))`, nil)
 	req.Services = nil
-	if res := run(t, on, req); strings.TrimSpace(string(res.Stdout.Bytes())) != `b''` {
+	if res := Run(t, on, req); strings.TrimSpace(string(res.Stdout.Bytes())) != `b''` {
 		t.Errorf("%q, %s", res.Stdout.Bytes(), res.Stderr.Bytes())
 	}
 }
@@ -172,7 +172,7 @@ os.close(w); os.wait(); os.read(r, 1)`, func(ctx context.Context, c *sandbox.Ser
 		from <- c.ExecID
 		echo(ctx, c)
 	})
-	res := run(t, on, req)
+	res := Run(t, on, req)
 	if got := <-from; got != res.ExecID || res.ExitCode != 0 {
 		t.Errorf("the connection has the ID %s, want %s: %s", got, res.ExecID, res.Stderr.Bytes())
 	}
@@ -268,7 +268,7 @@ func (s *tools) commandEnds(t *testing.T, on *session.Session) {
 		ended <- err
 	})
 	req.Background = true
-	res := run(t, on, req)
+	res := Run(t, on, req)
 	<-began
 	_, err := on.Command(res.ExecID).Signal(t.Context(), "")
 	must(t, err)
@@ -306,7 +306,7 @@ func model(t *testing.T, s *session.Session) {
 	}})
 	must(t, err)
 	defer stop()
-	res := run(t, s, sandbox.ExecRequest{Argv: []string{"python3", "-c", `
+	res := Run(t, s, sandbox.ExecRequest{Argv: []string{"python3", "-c", `
 import socket, sys
 host, port = sys.argv[1].split(":")
 s = socket.create_connection((host, int(port)))

@@ -43,8 +43,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// run runs a command and fails the test on an error.
-func run(t *testing.T, s *session.Session, req sandbox.ExecRequest) sandbox.ExecResult {
+// Run runs a command and fails the test on an error.
+func Run(t *testing.T, s *session.Session, req sandbox.ExecRequest) sandbox.ExecResult {
 	t.Helper()
 	res, err := s.Exec(t.Context(), req)
 	if err != nil {
@@ -53,8 +53,8 @@ func run(t *testing.T, s *session.Session, req sandbox.ExecRequest) sandbox.Exec
 	return res
 }
 
-// output runs a shell command that must succeed and returns its output.
-func output(t testing.TB, s *session.Session, command string) string {
+// Output runs a shell command that must succeed and returns its output.
+func Output(t testing.TB, s *session.Session, command string) string {
 	t.Helper()
 	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command})
 	if err != nil {
@@ -66,8 +66,8 @@ func output(t testing.TB, s *session.Session, command string) string {
 	return string(res.Stdout.Bytes())
 }
 
-// eventually waits until is returns true.
-func eventually(t testing.TB, what string, is func() bool) {
+// Eventually waits until is returns true.
+func Eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {

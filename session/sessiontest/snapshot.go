@@ -26,11 +26,11 @@ func RunSnapshots(t *testing.T, m *session.Manager, req session.Request) {
 	key := session.WorkflowKey(session.NewRunID(), record.DefaultName)
 	s, _, err := m.Open(t.Context(), key, req)
 	must(t, err)
-	output(t, s, "echo one > f; mkdir d; echo x > d/x")
+	Output(t, s, "echo one > f; mkdir d; echo x > d/x")
 	if _, err := s.Snapshot(t.Context(), "one"); err != nil {
 		t.Fatal(err)
 	}
-	output(t, s, "echo two > f; rm -r d; echo away > /tmp/kept")
+	Output(t, s, "echo two > f; rm -r d; echo away > /tmp/kept")
 
 	t.Run("rollback", func(t *testing.T) {
 		// A running command is killed, and its caller gets the result.
@@ -39,12 +39,12 @@ func RunSnapshots(t *testing.T, m *session.Manager, req session.Request) {
 			res, _ := s.Exec(t.Context(), sandbox.ExecRequest{Command: "touch began; exec sleep 1000"})
 			ended <- res
 		}()
-		eventually(t, "the command", func() bool { _, err := s.StatFile(t.Context(), "began"); return err == nil })
+		Eventually(t, "the command", func() bool { _, err := s.StatFile(t.Context(), "began"); return err == nil })
 		must(t, s.Rollback(t.Context(), "one"))
 		if res := <-ended; res.Signal == "" {
 			t.Errorf("the command: %+v", res.ExecStatus)
 		}
-		if got := output(t, s, "cat f d/x /tmp/kept; ls"); got != "one\nx\naway\nd\nf\n" {
+		if got := Output(t, s, "cat f d/x /tmp/kept; ls"); got != "one\nx\naway\nd\nf\n" {
 			t.Errorf("files: %q", got)
 		}
 		var buf bytes.Buffer
@@ -53,14 +53,14 @@ func RunSnapshots(t *testing.T, m *session.Manager, req session.Request) {
 		}
 	})
 	t.Run("fork", func(t *testing.T) {
-		output(t, s, "echo origin > f")
+		Output(t, s, "echo origin > f")
 		forks, err := s.Fork(t.Context(), "one", 3)
 		must(t, err)
 		for i, fork := range forks {
 			if fork.Key() == key || fork.Key().Scope() != key.Scope() || fork.ID() == s.ID() {
 				t.Errorf("fork %d is %s, %s", i, fork.Key(), fork.ID())
 			}
-			if got := output(t, fork, "echo $GREETING; cat f; echo fork > f"); got != "hello\none\n" {
+			if got := Output(t, fork, "echo $GREETING; cat f; echo fork > f"); got != "hello\none\n" {
 				t.Errorf("fork %d: %q", i, got)
 			}
 			if list, _, err := fork.Snapshots(t.Context()); err != nil || len(list) != 0 {
@@ -74,12 +74,12 @@ func RunSnapshots(t *testing.T, m *session.Manager, req session.Request) {
 		if err != nil || created || again != forks[0] {
 			t.Errorf("a fork again: %v, %v, %v", again, created, err)
 		}
-		if got := output(t, s, "cat f"); got != "origin\n" {
+		if got := Output(t, s, "cat f"); got != "origin\n" {
 			t.Errorf("the origin: %q", got)
 		}
 		must(t, s.AdoptFiles(t.Context(), forks[1], "adopted"))
 		must(t, s.RemoveSnapshot(t.Context(), "adopted"))
-		if got := output(t, s, "cat f; ls"); got != "fork\nd\nf\n" {
+		if got := Output(t, s, "cat f; ls"); got != "fork\nd\nf\n" {
 			t.Errorf("with the files of a fork: %q", got)
 		}
 		for _, fork := range forks {

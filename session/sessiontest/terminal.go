@@ -40,7 +40,7 @@ func (a *atTerminal) enter(keys, text string) {
 	a.t.Helper()
 	_, err := io.WriteString(a.keys, keys)
 	must(a.t, err)
-	eventually(a.t, "the terminal shows "+text, func() bool {
+	Eventually(a.t, "the terminal shows "+text, func() bool {
 		over := false
 		select {
 		case <-a.over:

@@ -3,6 +3,7 @@
 package custody
 
 import (
+	"context"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -97,17 +98,17 @@ func IsPooled(engine backend.Info) bool {
 
 // SecondaryIdle returns the idle timeout of a sandbox with secondary connections. The timeout is longer because these
 // connections record their use only at intervals.
-func SecondaryIdle(rec record.Record) time.Duration {
-	if rec.Idle < 0 {
-		return rec.Idle
+func SecondaryIdle(idle time.Duration) time.Duration {
+	if idle < 0 {
+		return idle
 	}
-	return max(rec.Idle, 2*TouchEvery)
+	return max(idle, 2*TouchEvery)
 }
 
 // NoteUse records a use of a sandbox without a session.
 func NoteUse(r *record.Record, now time.Time) {
 	r.LastUsed, r.Expires = now, time.Time{}
-	if idle := SecondaryIdle(*r); idle >= 0 {
+	if idle := SecondaryIdle(r.Idle); idle >= 0 {
 		r.Expires = now.Add(idle)
 	}
 }
@@ -121,3 +122,21 @@ func SetWorkspace(r *record.Record, engine backend.Info) {
 func Workspace(r record.Record) backend.Info {
 	return backend.Info{User: r.User, Limits: backend.Limits{WorkspaceBytes: r.WorkspaceBytes}, Workspace: r.Workspace}
 }
+
+// Operations are the methods of a session.Manager for package session/admin.
+type Operations interface {
+	Sweep(ctx context.Context) error
+	RemoveScope(ctx context.Context, scope record.Scope) (removed []string, err error)
+	Abandoned(ctx context.Context) ([]record.Record, error)
+	RemoveAbandoned(ctx context.Context, rec record.Record) error
+	// EnvironmentUsed returns when a sandbox last used the environment with the recipe. If unknown, it returns zero.
+	EnvironmentUsed(recipe string) time.Time
+	Store() record.Store
+	// AfterClose calls f with the closed manager's error when the manager is closed, unless stop is called first.
+	AfterClose(f func(error)) (stop func() bool)
+	// Error wraps an operation's error as the manager's methods do.
+	Error(op string, err error) error
+}
+
+// Of returns the operations of a *session.Manager. Package session sets it.
+var Of func(manager any) Operations

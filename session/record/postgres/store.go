@@ -6,6 +6,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,9 +18,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/postgres"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/record"
@@ -344,24 +345,12 @@ func (s *Store) List(ctx context.Context, states ...record.State) (recs []record
 
 // decode decodes records. It uses all CPUs for many records, because decoding takes longer than the query.
 func decode(raw [][]byte) ([]record.Record, error) {
-	const chunk = 500
 	if len(raw) == 0 {
 		return nil, nil
 	}
 	recs := make([]record.Record, len(raw))
-	var group errgroup.Group
-	group.SetLimit(runtime.GOMAXPROCS(0))
-	for from := 0; from < len(raw); from += chunk {
-		group.Go(func() error {
-			for i := from; i < min(from+chunk, len(raw)); i++ {
-				if err := unmarshal(raw[i], &recs[i]); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	return recs, group.Wait()
+	errs := bound.Each(runtime.GOMAXPROCS(0), len(raw), func(i int) error { return unmarshal(raw[i], &recs[i]) })
+	return recs, cmp.Or(errs...)
 }
 
 // Delete deletes a record.
