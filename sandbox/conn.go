@@ -194,9 +194,7 @@ func (s *Sandbox) lose(reason string) {
 	}
 	s.lost = fmt.Errorf("%w: %s", backend.ErrLost, reason)
 	s.mu.Unlock()
-	if s.o.OnLost != nil {
-		s.o.OnLost(reason)
-	}
+	s.o.OnLost(reason)
 }
 
 // watch reconnects when the connection breaks, for two reasons: to keep the guest from ending all commands, as it does

@@ -86,17 +86,19 @@ type Options struct {
 	// Egress connects commands to Hosts.
 	Egress EgressGateway
 	Hosts  Egress
-	// Settings returns the settings in force, for results and the audit log. May be nil.
+	// Settings returns the settings in force, for results and the audit log.
 	Settings func() Settings
 	// Shared is true if other processes serve the same services. Losing a service to such a process is expected.
 	Shared bool
-	// TracerProvider, Logger, and Now are required.
+
+	// All following fields and Settings are required.
+
 	TracerProvider trace.TracerProvider
 	Logger         *slog.Logger
 	Now            func() time.Time
-	// OnUse is called at the beginning of each call. It may be nil.
+	// OnUse is called at the beginning of each call.
 	OnUse func(context.Context)
-	// OnLost is called once if the sandbox is lost. It may be nil.
+	// OnLost is called once if the sandbox is lost.
 	OnLost func(reason string)
 }
 
@@ -170,9 +172,7 @@ func (s *Sandbox) call(parent context.Context, again bool, within time.Duration,
 		return err
 	}
 	defer s.leave()
-	if s.o.OnUse != nil {
-		s.o.OnUse(parent)
-	}
+	s.o.OnUse(parent)
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	stop := context.AfterFunc(s.ctx, func() { cancel(errClosed) })

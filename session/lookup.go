@@ -33,12 +33,8 @@ func (m *Manager) Get(key Key) (*Session, error) {
 // the same error as for an unknown id and logs the attempt. Without Options.Join, Lookup knows only ids of this manager
 // and does not query the engine. Commands in a joined sandbox reach hosts only if the request of WithBase has the same
 // allowlist as the record.
-func (m *Manager) Lookup(ctx context.Context, scope record.Scope, id string) (*Session, error) {
-	s, err := m.lookup(ctx, scope, id)
-	return s, sandbox.WrapError("Lookup", m.driver, "", err)
-}
-
-func (m *Manager) lookup(ctx context.Context, scope record.Scope, id string) (*Session, error) {
+func (m *Manager) Lookup(ctx context.Context, scope record.Scope, id string) (_ *Session, err error) {
+	defer func() { err = sandbox.WrapError("Lookup", m.driver, "", err) }()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -47,7 +43,6 @@ func (m *Manager) lookup(ctx context.Context, scope record.Scope, id string) (*S
 	}
 	s := m.own(id)
 	var rec record.Record
-	var err error
 	switch {
 	case s == nil:
 		rec, err = m.store.Get(ctx, id)

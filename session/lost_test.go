@@ -188,36 +188,13 @@ func TestExpiredIsMissed(t *testing.T) {
 	}
 }
 
-// TestLostNamed verifies that the next opener of a lost named sandbox gets its files, in the same process and in
-// another process.
-func TestLostNamed(t *testing.T) {
-	t.Parallel()
-	for next, die := range map[string]bool{"same process": false, "next process": true} {
-		t.Run(next, func(t *testing.T) {
-			t.Parallel()
-			e, key := newEngine(t), session.UserKey("lab")
-			opts := shared()
-			m := dying(t, e, opts)
-			s := mustOpen(t, m, key)
-			output(t, s, "echo kept > file")
-			e.remove(s.Info().EngineID)
-			eventually(t, "its record has no owner", func() bool { return recordOf(t, opts.Store, s.ID()).Owner == "" })
-			if die {
-				m.Die()
-				m = newManager(t, e, opts)
-			}
-			m.Reap(t.Context())
-			reopen(t, m, key, testImage(), s.ID())
-		})
-	}
-}
-
-// TestLostRun verifies that the next opener of the lost sandbox of a run, an agent, or a client gets its files, and
-// that nothing is left after the run.
+// TestLostRun verifies that the next opener of a lost sandbox gets its files, in the same process and in another
+// process, and that nothing is left after the run.
 func TestLostRun(t *testing.T) {
 	t.Parallel()
 	for key, later := range map[session.Key]time.Duration{
-		runKey: 24 * time.Hour, record.AgentKey("run_1", "a"): 9 * time.Minute, replicaKey("a"): 9 * time.Minute,
+		runKey: 24 * time.Hour, session.UserKey("lab"): 24 * time.Hour, record.AgentKey("run_1", "a"): 9 * time.Minute,
+		replicaKey("a"): 9 * time.Minute,
 		{Namespace: record.NamespaceMCP, ID: "run_1", Name: "a"}: 9 * time.Minute,
 	} {
 		for name, ruin := range ruins {

@@ -155,18 +155,12 @@ func (o *Options) complete() error {
 	if _, err := sandbox.ExecTimeout(o.Defaults.ExecTimeout, sandbox.DefaultExecTimeout); err != nil {
 		return err
 	}
-	if o.Store == nil {
-		o.Store = record.NewMemoryStore()
-	}
+	o.Store = cmp.Or(o.Store, record.NewMemoryStore())
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, DefaultIdleTimeout)
 	o.ReapEvery = cmp.Or(o.ReapEvery, DefaultReapEvery)
 	o.MaxFileBytes = cmp.Or(o.MaxFileBytes, sandbox.DefaultMaxFileBytes)
-	if o.TracerProvider == nil {
-		o.TracerProvider = otel.GetTracerProvider()
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.TracerProvider = cmp.Or(o.TracerProvider, otel.GetTracerProvider())
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	return nil
 }
 

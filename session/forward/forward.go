@@ -4,6 +4,7 @@
 package forward
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,9 +92,7 @@ func Listen(s *sandbox.Sandbox, ports []Port, opts *Options) (_ *Forwarder, err 
 	if o.MaxConns <= 0 {
 		o.MaxConns = DefaultMaxConns
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	f := &Forwarder{s: s, slots: make(chan struct{}, o.MaxConns), log: o.Log}
 	defer func() {
 		if err != nil {
