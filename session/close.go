@@ -220,8 +220,8 @@ func (m *Manager) unregister(s *Session, owed bool) {
 	}
 }
 
-// removeOwed retries the failed removals, except for retained sandboxes. Without a shared store, no other process can
-// open the workspaces of lost sandboxes, so removeOwed removes them as well.
+// removeOwed retries failed removals, except for retained sandboxes. Without a shared store, no other process can open
+// the workspaces of lost sandboxes, so removeOwed removes them as well.
 func (m *Manager) removeOwed(ctx context.Context) error {
 	m.keeper.SaveAgain()
 	recs, err := m.store.List(ctx, record.Removing, record.Ready)

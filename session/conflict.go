@@ -17,8 +17,8 @@ const unknownShape = "request"
 
 // shape contains the fields of a prepared request for the sandbox's configuration. The record holds it as JSON. The
 // engine holds a hash of the JSON in a label, for sandboxes without a record. All users of the engine can read the
-// label. Therefore shape contains the names of environment variables but not their values: to prevent users from
-// guessing a short secret.
+// label. Therefore shape contains the names of environment variables but not the values, to prevent users from guessing
+// a short secret.
 type shape struct {
 	Image      string              `json:"image"`
 	User       string              `json:"user"`

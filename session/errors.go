@@ -33,8 +33,8 @@ func (e *ConflictError) Error() string {
 // Unwrap returns backend.ErrExists.
 func (e *ConflictError) Unwrap() error { return backend.ErrExists }
 
-// VanishedError reports a missing container of a sandbox, or of the driver's equivalent. The workspace was kept, and
-// the next Open of Key recreates the sandbox. VanishedError wraps backend.ErrLost.
+// VanishedError reports a missing container of a sandbox, or a missing equivalent of the driver. The workspace was
+// kept, and the next Open of Key recreates the sandbox. VanishedError wraps backend.ErrLost.
 type VanishedError struct {
 	Key Key
 }

@@ -122,7 +122,7 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 	}
 }
 
-// errAgain makes Open try again, because an obstacle to opening a sandbox has been removed.
+// errAgain makes Open try again after an obstacle has been removed.
 var errAgain = errors.New("session: try again")
 
 // Rules for refusing to open a sandbox.

@@ -112,7 +112,7 @@ func NotFound(id string) error {
 	return fmt.Errorf("%w: record of sandbox %s", backend.ErrNotFound, id)
 }
 
-// ErrHeld reports another process with the key's sandbox, or possibly with it by now. It wraps backend.ErrExists.
+// ErrHeld is the error if another process has a key's sandbox, or may have it by now. It wraps backend.ErrExists.
 var ErrHeld error = &sanitize.Error{Text: "another process is using the sandbox", Err: backend.ErrExists}
 
 // ErrOwnerLost means that a store refuses a change because other processes treat an owner of this process as dead, or

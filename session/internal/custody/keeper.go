@@ -257,7 +257,7 @@ func (k *Keeper) LeavesWorkspace(rec record.Record) bool {
 	return lost.To == owner.WorkspaceOnly && rec.Engine == k.Engine
 }
 
-// ErrNoSandbox is the error for every id unknown to the caller, whether the id exists or not.
+// ErrNoSandbox is the error for every id hidden from the caller, whether the id exists or not.
 var ErrNoSandbox = fmt.Errorf("%w: sandbox not found", backend.ErrNotFound)
 
 // ErrHeld reports a living owner of the key's sandbox.
@@ -268,8 +268,8 @@ var ErrInTransition error = &sanitize.Error{
 	Text: "another process is opening or removing the sandbox", Err: record.ErrHeld,
 }
 
-// ErrOvertaken means a possible new owner of the sandbox, because other processes may have treated this process as
-// dead.
+// ErrOvertaken is the error if another process may own the sandbox by now, because this process may have been treated
+// as dead.
 var ErrOvertaken error = &sanitize.Error{
 	Text: "not removing the sandbox, which may have another owner by now", Err: backend.ErrExists,
 }

@@ -82,9 +82,9 @@ func (k *Keeper) EnsureRunning(ctx context.Context, engine backend.Info, key rec
 	}
 }
 
-// resumeUnowned starts an ownerless sandbox and restarts the idle timeout. In the meantime, this manager owns the
-// record, to prevent a sweep or an adoption. If another process takes the record first, resumeUnowned returns an error
-// wrapping backend.ErrExists.
+// resumeUnowned starts an ownerless sandbox and restarts the idle timeout. Until then, this manager owns the record, to
+// prevent a sweep or an adoption. If another process takes the record first, resumeUnowned returns an error wrapping
+// backend.ErrExists.
 func (k *Keeper) resumeUnowned(ctx context.Context, rec record.Record, engine backend.Info) (backend.Info, error) {
 	rec, err := k.Store.Take(ctx, rec.ID, rec.Owner, k.Owner)
 	if err != nil {
