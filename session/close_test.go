@@ -316,13 +316,11 @@ func TestNamedSessionsReopen(t *testing.T) {
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
-	m := newManager(t, e, &session.Options{ReapEvery: -1})
-	clock := newClock(m)
+	m, clock := newTimed(t, e, &session.Options{ReapEvery: -1})
 	req := testImage()
 	req.Retention = time.Hour
 	key := session.WorkflowKey("run_1", "default")
-	s, _, err := m.Open(t.Context(), key, req)
-	must(t, err)
+	s := openAs(t, m, key, req)
 	must(t, m.CloseScope(t.Context(), key.Scope()))
 	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}}); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("a retained sandbox took a call: %v", err)

@@ -25,8 +25,7 @@ func TestConflictNamesFields(t *testing.T) {
 	key := session.UserKey("lab")
 	first := newManager(t, e, opts)
 	made := session.Request{Image: "test:1", Limits: backend.Limits{MemoryBytes: 64 * mib}}
-	s, _, err := first.Open(t.Context(), key, made)
-	must(t, err)
+	s := openAs(t, first, key, made)
 	must(t, first.Detach(t.Context()))
 	with := func(change func(*session.Request)) session.Request {
 		r := made
@@ -65,8 +64,7 @@ func TestConflictNamesFields(t *testing.T) {
 		} {
 			m := newManager(t, e, opts)
 			if first.Image != "" {
-				_, _, err := m.Open(t.Context(), key, first)
-				must(t, err)
+				openAs(t, m, key, first)
 			}
 			got, created, err := m.Open(t.Context(), key, tt.req)
 			var conflict *session.ConflictError
@@ -110,13 +108,12 @@ func TestConflictWithoutRecord(t *testing.T) {
 			e := newEngine(t)
 			opts := shared()
 			m := newManager(t, e, opts)
-			s, _, err := m.Open(t.Context(), key, made)
-			must(t, err)
+			s := openAs(t, m, key, made)
 			must(t, m.Detach(t.Context()))
 			must(t, opts.Store.Delete(t.Context(), s.ID()))
 			req := made
 			tt.change(&req)
-			_, _, err = newManager(t, e, opts).Open(t.Context(), key, req)
+			_, _, err := newManager(t, e, opts).Open(t.Context(), key, req)
 			var conflict *session.ConflictError
 			if got := errors.As(err, &conflict); got != (tt.want != nil) || !got && err != nil {
 				t.Fatalf("Open: %v, want a difference in %q", err, tt.want)
@@ -180,8 +177,7 @@ func TestVanishedAsItWas(t *testing.T) {
 			}
 			opts.Egress = &gate{}
 			m := newManager(t, e, opts)
-			s, _, err := m.Open(t.Context(), key, session.Request{Image: "test:1", Limits: backend.Limits{PIDs: 64}})
-			must(t, err)
+			s := openAs(t, m, key, session.Request{Image: "test:1", Limits: backend.Limits{PIDs: 64}})
 			must(t, m.Detach(t.Context()))
 			e.remove(s.Info().EngineID)
 			rec := recordOf(t, opts.Store, s.ID())

@@ -28,8 +28,7 @@ func TestDefaults(t *testing.T) {
 	}})
 	open := func(name string, req session.Request) session.Info {
 		t.Helper()
-		s, _, err := m.Open(t.Context(), session.UserKey(name), req)
-		must(t, err)
+		s := openAs(t, m, session.UserKey(name), req)
 		return s.Info()
 	}
 	got := open("nothing", session.Request{Image: "theirs:1", Language: "python", DefaultImage: true})

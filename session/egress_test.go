@@ -72,8 +72,7 @@ func TestEgress(t *testing.T) {
 	}
 	own := req
 	own.Env = map[string]string{"B_PROXY": "mine"}
-	s, _, err := first.Open(t.Context(), key, own)
-	must(t, err)
+	s := openAs(t, first, key, own)
 	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: `echo "$A_PROXY $B_PROXY"`})
 	must(t, err)
 	if out := string(res.Stdout.Bytes()); !strings.HasPrefix(out, "127.0.0.1:") || !strings.HasSuffix(out, " mine\n") {

@@ -259,6 +259,11 @@ func (b *fakeSandbox) murder() {
 	<-p.exited
 }
 
+func (e *engine) murder(id string) {
+	b, _ := e.fakeSandbox(id)
+	b.murder()
+}
+
 func (e *engine) Get(ctx context.Context, id string) (backend.Info, error) {
 	b, ok := e.fakeSandbox(id)
 	if !ok {

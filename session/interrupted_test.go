@@ -20,8 +20,7 @@ import (
 func interrupted(t *testing.T, e *engine, opts *session.Options, req session.Request) (*session.Session, *session.Manager, *clock) {
 	t.Helper()
 	first := dying(t, e, opts)
-	s, _, err := first.Open(t.Context(), runKey, req)
-	must(t, err)
+	s := openAs(t, first, runKey, req)
 	output(t, s, "echo kept > file")
 	first.Die()
 	m := newManager(t, e, opts)
@@ -45,8 +44,7 @@ func TestInterrupted(t *testing.T) {
 				output(t, s, background)
 			}
 			first.Die()
-			m := newManager(t, e, opts)
-			clock := newClock(m)
+			m, clock := newTimed(t, e, opts)
 			clock.add(9 * time.Minute)
 			m.Reap(t.Context())
 			if e.count() != 1 || listed(t, m, s.ID()) != session.StateReady {
@@ -91,8 +89,7 @@ func TestCloseOrphans(t *testing.T) {
 	for _, key := range []session.Key{runKey, other, another} {
 		mustOpen(t, first, key)
 	}
-	s, _, err := first.Open(t.Context(), session.WorkflowKey("run_1", "kept"), kept)
-	must(t, err)
+	s := openAs(t, first, session.WorkflowKey("run_1", "kept"), kept)
 	first.Die()
 	m := newManager(t, e, opts)
 	mustOpen(t, m, runKey)
@@ -138,8 +135,7 @@ func TestConnectedIsKept(t *testing.T) {
 			}
 			req := testImage()
 			req.Retention = time.Hour
-			s, _, err := first.Open(t.Context(), runKey, req)
-			must(t, err)
+			s := openAs(t, first, runKey, req)
 			must(t, first.CloseScope(t.Context(), runKey.Scope()))
 			if !test.own {
 				first.Die()

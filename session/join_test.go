@@ -194,10 +194,8 @@ func TestJoinEgress(t *testing.T) {
 	}
 	first, second := dying(t, e, with("first")), newManager(t, e, with("second"))
 	req := session.Request{Image: "test:1", Egress: sandbox.Egress{Allow: []string{"a.example"}}}
-	a, _, err := first.Open(t.Context(), replicaKey("default"), req)
-	must(t, err)
-	b, _, err := second.Open(t.Context(), replicaKey("default"), req)
-	must(t, err)
+	a := openAs(t, first, replicaKey("default"), req)
+	b := openAs(t, second, replicaKey("default"), req)
 	const ask = `bash -c 'exec 3<>/dev/tcp/${PROXY%:*}/${PROXY##*:}; cat <&3'`
 	for i, s := range []*session.Session{a, b, a, b, b, a} {
 		if got := output(t, s, ask); got != "first" && got != "second" {

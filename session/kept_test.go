@@ -98,8 +98,7 @@ func TestCallsUnderWayAreAUse(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	opts := shared()
-	m := newManager(t, e, opts)
-	clock := newClock(m)
+	m, clock := newTimed(t, e, opts)
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
 	done := make(chan error, 1)
 	go func() {
@@ -169,8 +168,7 @@ func TestSilentSandboxIsKept(t *testing.T) {
 	run(t, s, sandbox.ExecRequest{Command: "sleep 1000", Background: true})
 	first.Die()
 	before := recordOf(t, opts.Store, s.ID())
-	m := newManager(t, e, opts)
-	clock := newClock(m)
+	m, clock := newTimed(t, e, opts)
 	e.setHooks(nil, nil, func(context.Context, string) error { return backend.ErrUnavailable })
 	for range 3 {
 		clock.add(8 * time.Hour)

@@ -91,14 +91,10 @@ func TestLookupStaysInItsScope(t *testing.T) {
 
 // ruins are ways to lose a sandbox without its manager's involvement.
 var ruins = map[string]func(e *engine, id string){
-	"killed": func(e *engine, id string) {
-		b, _ := e.fakeSandbox(id)
-		b.murder()
-	},
-	"removed": func(e *engine, id string) { e.remove(id) },
+	"killed":  (*engine).murder,
+	"removed": (*engine).remove,
 	"restarted": func(e *engine, id string) {
-		b, _ := e.fakeSandbox(id)
-		b.murder()
+		e.murder(id)
 		if err := e.Start(context.Background(), id); err != nil {
 			panic(err)
 		}
@@ -371,8 +367,7 @@ func TestLookIsNoUse(t *testing.T) {
 	}
 	req := testImage()
 	req.IdlePolicy = record.IdleStop
-	named, _, err := owner.Open(t.Context(), session.UserKey("box"), req)
-	must(t, err)
+	named := openAs(t, owner, session.UserKey("box"), req)
 	pass(time.Hour)
 	for _, m := range []*session.Manager{owner, other} {
 		if _, err := m.Look(t.Context(), named.ID()); !errors.Is(err, backend.ErrLost) {

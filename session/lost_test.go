@@ -82,12 +82,10 @@ func TestLostOnAFullDisk(t *testing.T) {
 	m := newManager(t, e, opts)
 	req := testImage()
 	req.IdlePolicy = record.IdleStop
-	s, _, err := m.Open(t.Context(), session.UserKey("lab"), req)
-	must(t, err)
+	s := openAs(t, m, session.UserKey("lab"), req)
 	taking.now.Store(true)
 	store.update.Store(true)
-	b, _ := e.fakeSandbox(s.Info().EngineID)
-	b.murder()
+	e.murder(s.Info().EngineID)
 	eventually(t, "it is lost", func() bool { return s.Info().State == session.StateLost })
 	if err := s.Close(t.Context()); !errors.Is(err, errDisk) || !e.hasFiles(t, s.ID()) {
 		t.Errorf("Close with a full disk = %v", err)
@@ -244,8 +242,7 @@ func TestLostIsMissed(t *testing.T) {
 	t.Parallel()
 	for name, how := range map[string]func(e *engine, engineID string){
 		"stopped": func(e *engine, engineID string) {
-			b, _ := e.fakeSandbox(engineID)
-			b.murder()
+			e.murder(engineID)
 		},
 		"vanished": func(e *engine, engineID string) { e.remove(engineID) },
 	} {
@@ -258,8 +255,7 @@ func TestLostIsMissed(t *testing.T) {
 			clock := newClock(m)
 			req := testImage()
 			req.Limits.WorkspaceBytes = 1 << 20 // in memory, so that the files are lost with the processes
-			s, _, err := first.Open(t.Context(), key, req)
-			must(t, err)
+			s := openAs(t, first, key, req)
 			how(e, s.Info().EngineID)
 			eventually(t, "it is lost", func() bool { return recordOf(t, opts.Store, s.ID()).State == record.Removing })
 			first.Die()

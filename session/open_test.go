@@ -28,7 +28,13 @@ func testImage() session.Request { return session.Request{Image: "test:1"} }
 // mustOpen opens a key and fails the test on an error.
 func mustOpen(t testing.TB, m *session.Manager, key session.Key) *session.Session {
 	t.Helper()
-	s, _, err := m.Open(t.Context(), key, testImage())
+	return openAs(t, m, key, testImage())
+}
+
+// openAs opens a key with a request and fails the test on an error.
+func openAs(t testing.TB, m *session.Manager, key session.Key, req session.Request) *session.Session {
+	t.Helper()
+	s, _, err := m.Open(t.Context(), key, req)
 	if err != nil {
 		t.Fatalf("Open(%s): %v", key, err)
 	}
@@ -246,8 +252,7 @@ func TestReopen(t *testing.T) {
 	with := func(value string) session.Request {
 		return session.Request{Image: "test:1", Env: map[string]string{"A": value}, User: "1000", IdleTimeout: time.Minute}
 	}
-	s, _, err := m.Open(t.Context(), key, with("1"))
-	must(t, err)
+	s := openAs(t, m, key, with("1"))
 	var conflict *session.ConflictError
 	if _, _, err := m.Open(t.Context(), key, with("2")); !errors.As(err, &conflict) || !slices.Equal(conflict.Fields, []string{"env"}) {
 		t.Errorf("Open with another value = %v, want a ConflictError", err)

@@ -135,8 +135,7 @@ func TestPoolPlaces(t *testing.T) {
 	}, nil, nil)
 	other := testImage()
 	other.User = "1001"
-	a, _, err := m.Open(t.Context(), record.AgentKey("a", "default"), other)
-	must(t, err)
+	a := openAs(t, m, record.AgentKey("a", "default"), other)
 	b := mustOpen(t, m, record.AgentKey("b", "default"))
 	if _, _, err := m.Open(t.Context(), record.AgentKey("c", "default"), testImage()); !errors.Is(err, backend.ErrCapacity) {
 		t.Errorf("a third: %v, want ErrCapacity", err)

@@ -35,6 +35,13 @@ func newClock(m *session.Manager) *clock {
 	return c
 }
 
+// newTimed creates a manager like newManager, with a clock.
+func newTimed(t testing.TB, b backend.SandboxBackend, opts *session.Options) (*session.Manager, *clock) {
+	t.Helper()
+	m := newManager(t, b, opts)
+	return m, newClock(m)
+}
+
 func (c *clock) add(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,13 +52,11 @@ func TestIdleSessionsAreReaped(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	store := record.NewMemoryStore()
-	m := newManager(t, e, &session.Options{ReapEvery: -1, IdleTimeout: 10 * time.Minute, Store: store})
-	clock := newClock(m)
+	m, clock := newTimed(t, e, &session.Options{ReapEvery: -1, IdleTimeout: 10 * time.Minute, Store: store})
 	idle := mustOpen(t, m, session.WorkflowKey("run_1", "idle"))
 	used := mustOpen(t, m, session.WorkflowKey("run_1", "used"))
 	touched := mustOpen(t, m, session.WorkflowKey("run_1", "touched"))
-	never, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "never"), session.Request{Image: "test:1", IdleTimeout: -1})
-	must(t, err)
+	never := openAs(t, m, session.WorkflowKey("run_1", "never"), session.Request{Image: "test:1", IdleTimeout: -1})
 	clock.add(9 * time.Minute)
 	m.Reap(t.Context())
 	if e.count() != 4 {
@@ -132,8 +137,7 @@ func TestBusySessionsAreNotReaped(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := newEngine(t)
-			m := newManager(t, e, &session.Options{ReapEvery: -1, IdleTimeout: time.Minute})
-			clock := newClock(m)
+			m, clock := newTimed(t, e, &session.Options{ReapEvery: -1, IdleTimeout: time.Minute})
 			s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
 			done := make(chan error, 1)
 			go func() { done <- work(t.Context(), s) }()

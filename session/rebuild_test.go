@@ -95,8 +95,7 @@ func TestOnlyWhatFits(t *testing.T) {
 		opts := shared()
 		key := session.UserKey("lab")
 		first := newManager(t, e, opts)
-		s, _, err := first.Open(t.Context(), key, sized("test:1", 64, "", ""))
-		must(t, err)
+		s := openAs(t, first, key, sized("test:1", 64, "", ""))
 		output(t, s, "echo kept > file")
 		must(t, first.Detach(t.Context()))
 		if !there {
@@ -172,8 +171,7 @@ func TestBusySandboxIsNotStopped(t *testing.T) {
 	clock := newClock(first)
 	req := testImage()
 	req.IdlePolicy = record.IdleStop
-	s, _, err := first.Open(t.Context(), session.UserKey("lab"), req)
-	must(t, err)
+	s := openAs(t, first, session.UserKey("lab"), req)
 	run(t, s, sandbox.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
 	clock.add(1000 * time.Hour)
 	first.Reap(t.Context())

@@ -95,8 +95,7 @@ func TestRecords(t *testing.T) {
 	if err != nil || rec.State != record.Ready || rec.EngineID != s.Info().EngineID || !rec.Expires.Equal(rec.LastUsed.Add(time.Hour)) {
 		t.Errorf("open: %+v, %v", rec, err)
 	}
-	b, _ := e.fakeSandbox(rec.EngineID)
-	b.murder()
+	e.murder(rec.EngineID)
 	eventually(t, "the record says lost", func() bool {
 		rec, err := store.Get(t.Context(), s.ID())
 		return err == nil && rec.State == record.Ready && rec.KeepWorkspace && rec.Owner == ""

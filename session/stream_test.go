@@ -15,8 +15,7 @@ import (
 func TestStreamStarted(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, newEngine(t), nil)
-	s, _, err := m.Open(t.Context(), session.UserKey("stream"), session.Request{Image: "x"})
-	must(t, err)
+	s := openAs(t, m, session.UserKey("stream"), session.Request{Image: "x"})
 	var command *sandbox.Command
 	begun := make(chan struct{})
 	output := onFirst{do: func() { close(begun) }}

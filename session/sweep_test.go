@@ -39,8 +39,7 @@ func TestRecordOfAnother(t *testing.T) {
 	for name, opts := range map[string]*session.Options{"adopted": shared(), "joined": joining()} {
 		e, lab, run := newEngine(t), session.UserKey("lab"), session.WorkflowKey("run_1", "default")
 		first, second := newManager(t, e, opts), newManager(t, e, opts)
-		s, _, err := first.Open(t.Context(), lab, testImage())
-		must(t, err)
+		s := openAs(t, first, lab, testImage())
 		if !opts.Join {
 			must(t, first.Detach(t.Context()))
 		}
@@ -135,8 +134,7 @@ func TestAdoptAsIs(t *testing.T) {
 	key := session.WorkflowKey("run_1", "default")
 	wish := session.Request{Image: "test:2", Env: map[string]string{"TOKEN": "secret"}}
 	first := dying(t, e, opts)
-	s, _, err := first.Open(t.Context(), key, wish)
-	must(t, err)
+	s := openAs(t, first, key, wish)
 	first.Die()
 	second := newManager(t, e, opts)
 	var conflict *session.ConflictError
@@ -280,8 +278,7 @@ func orphaned(t *testing.T, key session.Key) {
 	first := dying(t, e, opts)
 	s := mustOpen(t, first, key)
 	run(t, s, sandbox.ExecRequest{Command: "sleep 1000", Background: true})
-	second := newManager(t, e, opts)
-	clock := newClock(second)
+	second, clock := newTimed(t, e, opts)
 	clock.add(9 * time.Minute)
 	second.Reap(t.Context())
 	if e.count() != 1 {
@@ -351,8 +348,7 @@ func TestDeliberateEndIsNoLoss(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	opts := shared()
-	m := newManager(t, e, opts)
-	clock := newClock(m)
+	m, clock := newTimed(t, e, opts)
 	closed, idle := mustOpen(t, m, session.WorkflowKey("run_1", "closed")), mustOpen(t, m, session.WorkflowKey("run_1", "idle"))
 	must(t, m.CloseSession(t.Context(), closed.Key(), session.CloseOptions{}))
 	if gone, err := m.Gone(t.Context(), closed.Key().Scope()); len(gone) != 0 || err != nil {
@@ -494,8 +490,7 @@ func TestSweepOvertaken(t *testing.T) {
 				first := dying(t, e, opts)
 				req := testImage()
 				req.IdlePolicy = policy
-				s, _, err := first.Open(t.Context(), session.UserKey("lab"), req)
-				must(t, err)
+				s := openAs(t, first, session.UserKey("lab"), req)
 				first.Die()
 				swept := *opts
 				store := &lapsing{Store: opts.Store, dead: lapse.dead, blind: lapse.blind}

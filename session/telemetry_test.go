@@ -245,8 +245,7 @@ func TestSecretsStayInside(t *testing.T) {
 	m := newManager(t, newEngine(t), &session.Options{TracerProvider: tp, Logger: log.logger(), MaxFileBytes: 1 << 20})
 	req := testImage()
 	req.Env = map[string]string{"TOKEN": secret}
-	s, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "default"), req)
-	must(t, err)
+	s := openAs(t, m, session.WorkflowKey("run_1", "default"), req)
 	ctx := t.Context()
 	var errs []error
 	res, err := s.Exec(ctx, sandbox.ExecRequest{Argv: []string{"/bin/sh", "-c", "cat; echo $TOKEN $OTHER $0", secret},

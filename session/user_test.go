@@ -15,8 +15,7 @@ import (
 func TestReasons(t *testing.T) {
 	t.Parallel()
 	store := record.NewMemoryStore()
-	m := newManager(t, newEngine(t), &session.Options{ReapEvery: -1, IdleTimeout: 10 * time.Minute, Store: store})
-	clock := newClock(m)
+	m, clock := newTimed(t, newEngine(t), &session.Options{ReapEvery: -1, IdleTimeout: 10 * time.Minute, Store: store})
 	reason := func(s *session.Session) string {
 		t.Helper()
 		rec, err := store.Get(t.Context(), s.ID())

@@ -24,8 +24,7 @@ func left(t *testing.T, e *engine, opts *session.Options, key session.Key, polic
 	m := dying(t, e, opts)
 	req := testImage()
 	req.IdlePolicy = policy
-	s, _, err := m.Open(t.Context(), key, req)
-	must(t, err)
+	s := openAs(t, m, key, req)
 	output(t, s, "echo kept > file")
 	must(t, m.Detach(t.Context()))
 	return s
@@ -38,13 +37,12 @@ func TestKeptWorkspaceOfUser(t *testing.T) {
 	m := newManager(t, e, opts)
 	req := testImage()
 	req.User = "1000:1000"
-	s, _, err := m.Open(t.Context(), key, req)
-	must(t, err)
+	s := openAs(t, m, key, req)
 	output(t, s, "echo kept > file")
 	must(t, m.CloseSession(t.Context(), key, session.CloseOptions{KeepWorkspace: true}))
 	other := req
 	other.User = "2000:2000"
-	_, _, err = m.Open(t.Context(), key, other)
+	_, _, err := m.Open(t.Context(), key, other)
 	if !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "belongs to user 1000:1000") {
 		t.Errorf("another user: %v", err)
 	}
@@ -97,11 +95,9 @@ func TestVanished(t *testing.T) {
 			if _, err := m.Connect(t.Context(), s.ID()); !errors.As(err, &vanished) || vanished.Key != key || !errors.Is(err, backend.ErrLost) {
 				t.Errorf("Connect = %v, want a VanishedError", err)
 			}
-			again, created, err := m.Open(t.Context(), key, testImage())
-			if err != nil || created || again.ID() != s.ID() || again.Info().IdlePolicy != policy {
-				t.Fatalf("Open = %v, %v, %v, want the old sandbox", again, created, err)
+			if again := reopen(t, m, key, testImage(), s.ID()); again.Info().IdlePolicy != policy {
+				t.Errorf("idle policy %s", again.Info().IdlePolicy)
 			}
-			wantOutput(t, again, "cat file", "kept\n")
 		})
 	}
 }
@@ -220,8 +216,7 @@ func TestKeptWorkspace(t *testing.T) {
 			e := newEngine(t)
 			opts := shared()
 			s := remove(t, e, opts)
-			m := newManager(t, e, opts)
-			clock := newClock(m)
+			m, clock := newTimed(t, e, opts)
 			clock.add(29 * 24 * time.Hour)
 			m.Reap(t.Context())
 			if got := listed(t, m, s.ID()); got != session.StateStopped || e.count() != 0 || !e.hasFiles(t, s.ID()) {
@@ -230,10 +225,7 @@ func TestKeptWorkspace(t *testing.T) {
 			if list, err := admin.Abandoned(t.Context(), m); err != nil || len(list) != 1 || list[0].ID != s.ID() {
 				t.Errorf("Abandoned = %v, %v", list, err)
 			}
-			again, created, err := m.Open(t.Context(), key, session.Request{Image: "test:2"}) // the request may differ
-			if err != nil || created || again.ID() != s.ID() || output(t, again, "cat file") != "kept\n" {
-				t.Fatalf("Open = %v, %v, %v, want the old sandbox", again, created, err)
-			}
+			reopen(t, m, key, session.Request{Image: "test:2"}, s.ID()) // the request may differ
 			must(t, m.Remove(t.Context(), s.ID(), false))
 			clock.add(31 * 24 * time.Hour)
 			m.Reap(t.Context())
@@ -338,8 +330,7 @@ func TestFailedStartSuspendsAgain(t *testing.T) {
 			e := newEngine(t)
 			opts := shared()
 			s := left(t, e, opts, session.UserKey("lab"), record.IdleStop)
-			m := newManager(t, e, opts)
-			clock := newClock(m)
+			m, clock := newTimed(t, e, opts)
 			b, _ := e.fakeSandbox(s.Info().EngineID)
 			clock.add(time.Hour)
 			m.Reap(t.Context())
@@ -381,8 +372,7 @@ func TestLostAndStarted(t *testing.T) {
 			e := newEngine(t)
 			opts := shared()
 			key := session.UserKey("lab")
-			m := newManager(t, e, opts)
-			clock := newClock(m)
+			m, clock := newTimed(t, e, opts)
 			s := lost(t, e, m, opts, key)
 			clock.add(1000 * time.Hour)
 			if test.after != nil {
@@ -392,14 +382,11 @@ func TestLostAndStarted(t *testing.T) {
 			if test.other {
 				opener = newManager(t, e, opts)
 			}
-			again, created, err := opener.Open(t.Context(), key, testImage())
-			if err != nil || created || again.ID() != s.ID() {
-				t.Fatalf("Open = %v, %v, %v, want the old sandbox", again, created, err)
-			}
+			again := reopen(t, opener, key, testImage(), s.ID())
 			if test.other {
 				must(t, m.Close(t.Context()))
+				wantOutput(t, again, "cat file", "kept\n")
 			}
-			wantOutput(t, again, "cat file", "kept\n")
 			must(t, again.Close(t.Context()))
 			if e.count() != 0 || e.hasFiles(t, s.ID()) {
 				t.Errorf("%d sandboxes when it is closed", e.count())
@@ -426,11 +413,9 @@ func lost(t *testing.T, e *engine, m *session.Manager, opts *session.Options, ke
 	t.Helper()
 	req := testImage()
 	req.IdlePolicy = record.IdleStop
-	s, _, err := m.Open(t.Context(), key, req)
-	must(t, err)
+	s := openAs(t, m, key, req)
 	output(t, s, "echo kept > file")
-	b, _ := e.fakeSandbox(s.Info().EngineID)
-	b.murder()
+	e.murder(s.Info().EngineID)
 	eventually(t, "it is lost and given up", func() bool {
 		return s.Info().State == session.StateLost && recordOf(t, opts.Store, s.ID()).Owner == ""
 	})
