@@ -41,11 +41,12 @@ func openAs(t testing.TB, m *session.Manager, key session.Key, req session.Reque
 	return s
 }
 
-// Functions of the conformance suite: run a command, return the output of a shell command, and wait for a condition.
+// Functions of the conformance suite.
 var (
 	run        = sessiontest.Run
 	output     = sessiontest.Output
 	eventually = sessiontest.Eventually
+	listed     = sessiontest.State
 )
 
 // wantOutput runs a shell command and verifies its exact output.

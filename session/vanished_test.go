@@ -52,19 +52,6 @@ func TestKeptWorkspaceOfUser(t *testing.T) {
 	reopen(t, m, key, req, s.ID())
 }
 
-// listed returns the state of a sandbox in a manager's list, or "" if the list does not contain it.
-func listed(t *testing.T, m *session.Manager, id string) session.State {
-	t.Helper()
-	list, err := m.List(t.Context())
-	must(t, err)
-	for _, info := range list {
-		if info.ID == id {
-			return info.State
-		}
-	}
-	return ""
-}
-
 // hasFiles reports whether a session's workspace exists.
 func (e *engine) hasFiles(t *testing.T, id string) bool {
 	t.Helper()

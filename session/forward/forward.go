@@ -167,8 +167,7 @@ func (f *Forwarder) accept(ctx context.Context, gone context.CancelCauseFunc, ln
 		select { // after accepting, to keep slots free of unused ports
 		case f.slots <- struct{}{}:
 		case <-ctx.Done():
-			l := &link{host: conn}
-			l.resetBoth()
+			(&link{host: conn}).reset()
 			return
 		}
 		tasks.Go(func() {
@@ -187,17 +186,17 @@ func (f *Forwarder) serve(ctx context.Context, host *net.TCPConn, p Port) error 
 	inside, err := f.s.DialContext(ctx, "tcp", net.JoinHostPort("localhost", strconv.Itoa(int(p.Sandbox))))
 	switch {
 	case errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrClosed):
-		l.reset.Do(l.resetBoth)
+		l.reset()
 		return err
 	case err != nil:
-		l.reset.Do(l.resetBoth)
+		l.reset()
 		if ctx.Err() == nil {
 			f.log.WarnContext(ctx, "connection not forwarded", "port", p.Sandbox, "error", err)
 		}
 		return nil
 	}
 	l.inside = inside.(duplex) // documented by DialContext
-	stop := context.AfterFunc(ctx, func() { l.reset.Do(l.resetBoth) })
+	stop := context.AfterFunc(ctx, l.reset)
 	defer stop()
 	var tasks sync.WaitGroup
 	tasks.Go(func() { l.pass(l.inside, l.host) })
@@ -216,17 +215,19 @@ type duplex interface {
 // link is a host connection and the matching connection in the sandbox.
 type link struct {
 	host, inside duplex
-	reset        sync.Once
+	once         sync.Once // for reset
 }
 
-// resetBoth resets both connections, to prevent a normal end of the data on either side.
-func (l *link) resetBoth() {
-	for _, c := range []duplex{l.host, l.inside} {
-		if c != nil {
-			_ = c.SetLinger(0) // fails if the connection is closed
+// reset resets both connections, to prevent a normal end of the data on either side.
+func (l *link) reset() {
+	l.once.Do(func() {
+		for _, c := range []duplex{l.host, l.inside} {
+			if c != nil {
+				_ = c.SetLinger(0) // fails if the connection is closed
+			}
 		}
-	}
-	l.close()
+		l.close()
+	})
 }
 
 func (l *link) close() {
@@ -240,24 +241,12 @@ func (l *link) close() {
 // pass copies one direction and closes it at the end. After an error it resets both connections, to prevent a part of
 // the data from looking complete.
 func (l *link) pass(dst, src duplex) {
-	buf := make([]byte, bufferSize)
-	for {
-		n, err := src.Read(buf)
-		if n > 0 {
-			if _, err := dst.Write(buf[:n]); err != nil {
-				l.reset.Do(l.resetBoth)
-				return
-			}
-		}
-		switch {
-		case errors.Is(err, io.EOF):
-			if dst.CloseWrite() != nil {
-				l.reset.Do(l.resetBoth)
-			}
-			return
-		case err != nil:
-			l.reset.Do(l.resetBoth)
-			return
-		}
+	// Without the wrappers, CopyBuffer would call methods of the connections and ignore the buffer.
+	_, err := io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, make([]byte, bufferSize))
+	if err == nil {
+		err = dst.CloseWrite()
+	}
+	if err != nil {
+		l.reset()
 	}
 }

@@ -60,8 +60,8 @@ func (l *life) open(t *testing.T, m *session.Manager, key session.Key, req sessi
 	return s
 }
 
-// state returns the state of a sandbox as `sandbox ls` shows it. If the sandbox is not listed, it returns "".
-func (l *life) state(t *testing.T, m *session.Manager, id string) session.State {
+// State returns the state of a sandbox as `sandbox ls` shows it. If the sandbox is not listed, it returns "".
+func State(t *testing.T, m *session.Manager, id string) session.State {
 	t.Helper()
 	list, err := m.List(t.Context())
 	must(t, err)
@@ -78,7 +78,7 @@ func (l *life) remove(t *testing.T, id string) {
 	t.Helper()
 	m := l.process(t, -1)
 	must(t, m.Remove(t.Context(), id, true))
-	if got := l.state(t, m, id); got != "" {
+	if got := State(t, m, id); got != "" {
 		t.Errorf("a removed sandbox is %s", got)
 	}
 	ended(t, m)
@@ -110,14 +110,14 @@ func suspending(t *testing.T, l *life) {
 	}
 	s := l.open(t, first, key, req, true)
 	write(t, s, "kept.txt", []byte("kept"), sandbox.WriteFileOptions{})
-	if got := l.state(t, first, s.ID()); got != session.StateReady {
+	if got := State(t, first, s.ID()); got != session.StateReady {
 		t.Errorf("a new sandbox is %s", got)
 	}
 	ended(t, first)
 	l.sweep(t, s.ID())
 	second := l.process(t, -1)
 	again := l.open(t, second, key, plain, false) // a request without a policy keeps the existing policy
-	if again.ID() != s.ID() || again.Info().IdlePolicy != record.IdleStop || l.state(t, second, s.ID()) != session.StateReady {
+	if again.ID() != s.ID() || again.Info().IdlePolicy != record.IdleStop || State(t, second, s.ID()) != session.StateReady {
 		t.Errorf("opened again: %+v", again.Info())
 	}
 	if got := read(t, again, "kept.txt", sandbox.ReadFileOptions{}); string(got) != "kept" {
@@ -140,14 +140,14 @@ func suspending(t *testing.T, l *life) {
 func (l *life) sweep(t *testing.T, id string) {
 	t.Helper()
 	m := l.process(t, time.Hour) // a manager also sweeps when it starts
-	Eventually(t, "the idle sandbox is stopped", func() bool { return l.state(t, m, id) == session.StateStopped })
+	Eventually(t, "the idle sandbox is stopped", func() bool { return State(t, m, id) == session.StateStopped })
 	ended(t, m)
 }
 
 // gone verifies that a sandbox was removed.
 func (l *life) gone(t *testing.T, id string) {
 	t.Helper()
-	if got := l.state(t, l.process(t, -1), id); got != "" {
+	if got := State(t, l.process(t, -1), id); got != "" {
 		t.Errorf("a sandbox that was closed is %s", got)
 	}
 }

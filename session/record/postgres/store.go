@@ -209,9 +209,11 @@ func (s *Store) has(ctx context.Context, id string, record any) (there bool, err
 
 // Update replaces a record.
 func (s *Store) Update(ctx context.Context, rec record.Record) error {
-	return conflict(rec, s.write(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
-		return update(ctx, tx, rec)
-	}))
+	err := s.write(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error { return update(ctx, tx, rec) })
+	if postgres.IsConflict(err) {
+		return taken(rec)
+	}
+	return err
 }
 
 func update(ctx context.Context, tx pgx.Tx, rec record.Record) error {
@@ -235,14 +237,6 @@ func update(ctx context.Context, tx pgx.Tx, rec record.Record) error {
 		}
 		// The record was inserted between the two statements and is locked now.
 	}
-}
-
-// conflict returns an error wrapping backend.ErrExists if err is a conflict.
-func conflict(rec record.Record, err error) error {
-	if postgres.IsConflict(err) {
-		return taken(rec)
-	}
-	return err
 }
 
 func taken(rec record.Record) error {
