@@ -194,7 +194,7 @@ func TestSilentSandboxIsKept(t *testing.T) {
 	}
 }
 
-// stuck is an engine whose removals never return.
+// stuck is an engine with endless removals.
 type stuck struct {
 	*engine
 	began chan context.Context

@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// clock is a manager's clock that tests advance.
+// clock is a manager's clock for tests.
 type clock struct {
 	mu  sync.Mutex // guards now
 	now time.Time

@@ -25,7 +25,7 @@ func shared() *session.Options {
 	return &session.Options{Instance: "shared", Store: record.NewMemoryStore(), ReapEvery: -1, IdleTimeout: 10 * time.Minute}
 }
 
-// dying returns a manager that the test stops with Die.
+// dying returns a manager. The test stops it with Die.
 func dying(t *testing.T, b backend.SandboxBackend, opts *session.Options) *session.Manager {
 	t.Helper()
 	m, err := session.NewManager(b, opts)

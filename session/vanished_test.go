@@ -235,7 +235,7 @@ func TestKeepNothing(t *testing.T) {
 	output(t, s, "true")
 }
 
-// noWorkspaces is an engine that does not support workspaces.
+// noWorkspaces is an engine without workspaces.
 type noWorkspaces struct{ backend.SandboxBackend }
 
 func (noWorkspaces) HasWorkspace(context.Context, string, string) (bool, error) {
@@ -285,7 +285,7 @@ func removeSaysSoBefore(t *testing.T, volumes bool) {
 	}
 }
 
-// unsure is an engine that starts sandboxes but reports failure.
+// unsure starts sandboxes but reports failure.
 type unsure struct{ *engine }
 
 func (e unsure) Start(ctx context.Context, id string) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// ExecRequest returns the request for a session that Exec needs.
+// ExecRequest returns the request for a session for Exec.
 func ExecRequest(image string) session.Request {
 	return session.Request{Image: image, Env: map[string]string{"FROM_SESSION": "session", "BOTH": "session"}}
 }

@@ -110,7 +110,7 @@ func fileAtomic(t *testing.T, s *session.Session) {
 	}
 }
 
-// cancels is a reader that calls a function and returns io.EOF.
+// cancels is a reader. It calls a function and returns io.EOF.
 type cancels func()
 
 func (c cancels) Read([]byte) (int, error) { c(); return 0, io.EOF }

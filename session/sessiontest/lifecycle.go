@@ -22,8 +22,8 @@ type life struct {
 }
 
 // Lifecycle verifies the lifecycle of named sandboxes: they are suspended when they are idle, resumed on the next use,
-// and recreated with their files. It removes all sandboxes of the instance. other is an image that differs from the
-// image of req. Both images must have a shell.
+// and recreated with their files. It removes all sandboxes of the instance. other is an image other than the image of
+// req. Both images must have a shell.
 func Lifecycle(t *testing.T, b backend.SandboxBackend, instance string, req session.Request, other string) {
 	for name, run := range map[string]func(*testing.T, *life){
 		"suspend": suspending, "rebuild": rebuilding, "refused rebuild": refusedRebuilds,
@@ -84,7 +84,7 @@ func (l *life) remove(t *testing.T, id string) {
 	ended(t, m)
 }
 
-// idle returns a request for a sandbox that is idle at once and is then stopped.
+// idle returns a request for an idle sandbox, which is then stopped.
 func (l *life) idle() session.Request {
 	req := l.req
 	req.IdleTimeout, req.IdlePolicy = time.Nanosecond, record.IdleStop
@@ -136,7 +136,7 @@ func suspending(t *testing.T, l *life) {
 	l.remove(t, s.ID())
 }
 
-// sweep starts a process that stops an idle sandbox.
+// sweep starts a process to stop an idle sandbox.
 func (l *life) sweep(t *testing.T, id string) {
 	t.Helper()
 	m := l.process(t, time.Hour) // a manager also sweeps when it starts

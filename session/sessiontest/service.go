@@ -33,7 +33,7 @@ func Service(t *testing.T, s *session.Session, connect func() *session.Session) 
 	t.Run("take-over", func(t *testing.T) { served.takeOver(t, s, connect()) })
 }
 
-// connectTools is the beginning of a Python program that connects to the service "tools".
+// connectTools is the beginning of a Python program for the service "tools".
 const connectTools = `
 import os, select, socket
 def connect():
@@ -45,7 +45,7 @@ def rest(s):
 	return s.makefile().read()
 `
 
-// tools is a test service. Each command's grant is the handler for its connections.
+// tools is a test service. Each command's grant is the handler for the command's connections.
 type tools struct {
 	addr string
 	stop func()
@@ -75,7 +75,7 @@ func (s *tools) program(text string, handle handler) sandbox.ExecRequest {
 		Services: []sandbox.ServiceGrant{{Name: "tools", Value: handle}}}
 }
 
-// call runs a program that must succeed and returns its output.
+// call runs a program, which must succeed, and returns the output.
 func (s *tools) call(t *testing.T, on *session.Session, text string, handle handler) string {
 	t.Helper()
 	res := Run(t, on, s.program(text, handle))
@@ -198,7 +198,7 @@ func (s *tools) halfClose(t *testing.T, on *session.Session) {
 	}
 }
 
-// bytes sends 64 MiB in each direction concurrently. It verifies that a host that does not read blocks the command.
+// bytes sends 64 MiB in each direction concurrently. It verifies that an unread connection blocks the command.
 func (s *tools) bytes(t *testing.T, on *session.Session) {
 	data := noise(64 << 20)
 	held, sent := make(chan struct{}), make(chan struct{})

@@ -1,6 +1,6 @@
-// Package sessiontest contains tests that a session must pass on every backend. The tests of package session run them
-// with local processes, and e2e/conformance runs them on every engine. The client of the guest has separate tests of
-// the guest's behavior, for example killing process trees and keeping every byte.
+// Package sessiontest contains tests for sessions on every backend. The tests of package session run them with local
+// processes, and e2e/conformance runs them on every engine. The client of the guest has separate tests of the guest's
+// behavior, for example killing process trees and keeping every byte.
 package sessiontest
 
 import (
@@ -16,7 +16,7 @@ import (
 const (
 	// patience is how long tests wait for an event. Test machines may be very busy.
 	patience = 3 * time.Minute
-	// timeout is the timeout of commands that must time out after they have done something.
+	// timeout is the timeout of commands to time out after some work.
 	timeout = 8 * time.Second
 )
 
@@ -53,7 +53,7 @@ func Run(t *testing.T, s *session.Session, req sandbox.ExecRequest) sandbox.Exec
 	return res
 }
 
-// Output runs a shell command that must succeed and returns its output.
+// Output runs a shell command, which must succeed, and returns the output.
 func Output(t testing.TB, s *session.Session, command string) string {
 	t.Helper()
 	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command})

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// RunSnapshots runs the snapshot tests that every backend with snapshots must pass. No other test may use m.
+// RunSnapshots runs the snapshot tests for backends with snapshots. No other test may use m.
 func RunSnapshots(t *testing.T, m *session.Manager, req session.Request) {
 	t.Helper()
 	req.Env = map[string]string{"GREETING": "hello"}

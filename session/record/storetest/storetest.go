@@ -1,4 +1,4 @@
-// Package storetest contains the tests that every record.Store must pass.
+// Package storetest contains the tests for every record.Store.
 package storetest
 
 import (
@@ -44,7 +44,7 @@ func Run(t *testing.T, open func(t *testing.T) record.Store) {
 // base returns a time with microsecond precision, which stores must keep.
 func base() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 891_011_000, time.UTC) }
 
-// newRecord returns a record that differs from other records in every field.
+// newRecord returns a record unlike other records in every field.
 func newRecord(n int) record.Record {
 	return record.Record{
 		ID: fmt.Sprintf("sbx_%026d", n), Key: record.WorkflowKey(fmt.Sprintf("run_%d", n), "default"),
