@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
@@ -16,7 +17,7 @@ import (
 // first task: later the root can contain what commands wrote, which must not become that of other sandboxes of the image.
 func (b *driver) accountsOf(ctx context.Context, r *record, mounts []mount.Mount) (*kit.Accounts, error) {
 	user, err := r.owner()
-	if err != nil || !kit.NamesUser(user, r.config.Root) || exists(r.state().file(r.id, "passwd")) {
+	if err != nil || !kit.NamesUser(user, r.config.Root) || host.Exists(r.state().file(r.id, "passwd")) {
 		return nil, err
 	}
 	if of, known := b.accounts.Load(r.config.Parent); known {
@@ -46,9 +47,4 @@ func writeAccounts(r *record, accounts *kit.Accounts) error {
 		}
 	}
 	return nil
-}
-
-func exists(name string) bool {
-	_, err := os.Lstat(name)
-	return err == nil
 }

@@ -94,11 +94,11 @@ func (b *driver) applyDefaults() error {
 	}
 	kit.Times(&o.CallTimeout, &o.Patience, &o.PullTimeout)
 	b.log = o.Logger
-	setDefault(&o.Address, DefaultAddress)
-	setDefault(&o.Namespace, DefaultNamespace)
-	setDefault(&o.OCIRuntime, DefaultOCIRuntime)
-	setDefault(&o.StateDir, DefaultStateDir)
-	setDefault(&o.CgroupParent, "/"+o.Namespace)
+	o.Address = cmp.Or(o.Address, DefaultAddress)
+	o.Namespace = cmp.Or(o.Namespace, DefaultNamespace)
+	o.OCIRuntime = cmp.Or(o.OCIRuntime, DefaultOCIRuntime)
+	o.StateDir = cmp.Or(o.StateDir, DefaultStateDir)
+	o.CgroupParent = cmp.Or(o.CgroupParent, "/"+o.Namespace)
 	if !filepath.IsAbs(o.StateDir) {
 		return fmt.Errorf("containerd: Options.StateDir is not absolute: %w", backend.ErrInvalid)
 	}
@@ -106,10 +106,6 @@ func (b *driver) applyDefaults() error {
 		return fmt.Errorf("containerd: Options.CgroupParent is not an absolute control group name: %w", backend.ErrInvalid)
 	}
 	return o.CNI.applyDefaults()
-}
-
-func setDefault[T comparable](v *T, d T) {
-	*v = cmp.Or(*v, d)
 }
 
 // Capabilities returns the capabilities detected by New.

@@ -43,7 +43,7 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	case errors.Is(err, kit.ErrElsewhere):
 		return b.bridged(ctx, r, id, pid)
 	case ctx.Err() != nil:
-		return nil, b.settle(ctx, "dial", err)
+		return nil, b.calls.Settle(ctx, "dial", err)
 	}
 	return nil, fmt.Errorf("containerd: %w", err)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -67,24 +66,9 @@ func (b *driver) probe(ctx context.Context) (engine, error) {
 		return e, fmt.Errorf("containerd: OCI runtime %.40q not found on this host: %w", b.opts.OCIRuntime, backend.ErrUnsupported)
 	}
 	e.memory = e.cgroups.has("memory")
-	e.caps = backend.Capabilities{
-		Memory:          e.memory && e.cgroups.swap,
-		CPU:             e.cgroups.has("cpu"),
-		PIDs:            e.cgroups.has("pids"),
-		Networks:        []backend.NetworkMode{backend.NetworkNone},
-		OCIRuntimes:     slices.Sorted(maps.Keys(e.runtimes)),
-		WritableRoot:    true,
-		RootEnforcement: backend.WorkspaceWatched,
-		Persistent:      true,
-		Isolation:       map[string]backend.Isolation{},
-	}
-	for name, path := range e.runtimes {
-		e.caps.Isolation[name] = backend.RuntimeIsolation(path)
-	}
-	e.caps.Isolation[""] = e.caps.Isolation[b.opts.OCIRuntime]
-	if b.opts.CNI.available() && kernelNetwork(b.opts.OCIRuntime) {
-		e.caps.Networks = append(e.caps.Networks, backend.NetworkBridge)
-	}
+	bridge := b.opts.CNI.available() && kernelNetwork(b.opts.OCIRuntime)
+	e.caps = kit.ContainerCapabilities(e.runtimes, b.opts.OCIRuntime, bridge)
+	e.caps.Memory, e.caps.CPU, e.caps.PIDs = e.memory && e.cgroups.swap, e.cgroups.has("cpu"), e.cgroups.has("pids")
 	return e, nil
 }
 

@@ -1,7 +1,6 @@
 package containerd
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 
@@ -13,15 +12,6 @@ import (
 
 // errState means that an object is in the wrong state for a call, perhaps only temporarily.
 var errState = errors.New("wrong state")
-
-// settle returns the error of an operation other than a containerd call. If ctx has ended, settle returns the error of
-// ctx.
-func (b *driver) settle(ctx context.Context, what string, err error) error {
-	if err != nil && ctx.Err() != nil {
-		return b.calls.Fail(ctx, what, ctx.Err())
-	}
-	return err
-}
 
 // native converts an error of containerd's API to a typed error. It does not change other errors.
 func native(err error) error {

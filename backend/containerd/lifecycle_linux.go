@@ -20,31 +20,17 @@ func notFound(id string) error {
 // driver.
 func (b *driver) own(ctx context.Context, id string) (*record, error) {
 	if _, container, ok := namesOf(id); ok {
-		r, err := b.record(ctx, container)
-		if err == nil && r.is(id) {
-			b.known.Store(id, r)
-			return r, nil
-		}
+		c, err := kit.Call(ctx, b.calls, "look for sandbox", kit.With(b.api.ContainerService().Get, container))
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
 			return nil, err
+		}
+		if r, ok := readRecord(c); err == nil && ok && r.name() == id {
+			b.known.Store(id, r)
+			return r, nil
 		}
 	}
 	b.known.Delete(id)
 	return nil, notFound(id)
-}
-
-// record reads the record of a container. It returns nil if the container is not a sandbox, and ErrNotFound if the
-// container does not exist.
-func (b *driver) record(ctx context.Context, container string) (*record, error) {
-	c, err := kit.Call(ctx, b.calls, "look for sandbox", kit.With(b.api.ContainerService().Get, container))
-	if err != nil {
-		return nil, err
-	}
-	r, ok := readRecord(c)
-	if !ok {
-		return nil, nil
-	}
-	return r, nil
 }
 
 // running verifies that a sandbox is running and returns the process ID of the main process. For a known sandbox, it
@@ -172,7 +158,7 @@ func (b *driver) removeRemains(ctx context.Context, session, container string, w
 	if workspace && len(others) == 0 {
 		errs = append(errs, removeWorkspace(ctx, b.state.workspaces(session)))
 	}
-	return b.settle(ctx, "remove files", errors.Join(errs...))
+	return b.calls.Settle(ctx, "remove files", errors.Join(errs...))
 }
 
 // HasWorkspace reports whether a session has a workspace.
@@ -203,7 +189,7 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	if err != nil {
 		return err
 	}
-	return b.settle(ctx, "remove files", removeWorkspace(ctx, b.state.workspaces(session)))
+	return b.calls.Settle(ctx, "remove files", removeWorkspace(ctx, b.state.workspaces(session)))
 }
 
 // destroy deletes all objects of a sandbox. It deletes the record last, so that the remaining objects can be found
@@ -229,7 +215,7 @@ func (b *driver) destroy(ctx context.Context, r *record, workspace bool) error {
 		return err
 	}
 	if err := b.removeFiles(ctx, r, workspace); err != nil {
-		return b.settle(ctx, "remove files", err)
+		return b.calls.Settle(ctx, "remove files", err)
 	}
 	err = b.calls.Do(ctx, "remove container", func(ctx context.Context) error {
 		return b.api.ContainerService().Delete(ctx, r.id)

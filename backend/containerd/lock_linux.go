@@ -39,7 +39,7 @@ func (b *driver) lock(ctx context.Context, session string) (unlock func(), err e
 	for {
 		l := flock.New(path, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o600))
 		if _, err := l.TryLockContext(ctx, lockRetry); err != nil {
-			return nil, errors.Join(b.settle(ctx, "wait for other calls", stateError("lock", err)), l.Close())
+			return nil, errors.Join(b.calls.Settle(ctx, "wait for other calls", stateError("lock", err)), l.Close())
 		}
 		if host.Current(l) {
 			return func() {

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/guest/launch"
 	"github.com/workcell-dev/workcell/internal/guest/netguard"
 )
 
@@ -32,8 +34,8 @@ func (o *CNIOptions) applyDefaults() error {
 	if len(o.BinDirs) == 0 {
 		o.BinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
 	}
-	setDefault(&o.Bridge, defaultBridge)
-	setDefault(&o.Subnet, netip.MustParsePrefix(DefaultSubnet))
+	o.Bridge = cmp.Or(o.Bridge, defaultBridge)
+	o.Subnet = cmp.Or(o.Subnet, netip.MustParsePrefix(DefaultSubnet))
 	if !o.Subnet.Addr().Is4() || o.Subnet.Bits() > 29 {
 		return fmt.Errorf("containerd: Options.CNI.Subnet is not an IPv4 network of at least 8 addresses: %w", backend.ErrInvalid)
 	}
@@ -102,7 +104,8 @@ func makeNetns(path string) error {
 		return stateError("create network namespace", err)
 	}
 	err = inThread(unix.CLONE_NEWNET, func() error {
-		if err := errors.Join(loopbackUp(), noIPv6()); err != nil {
+		// A runtime only starts the loopback interface in namespaces created by the runtime.
+		if err := errors.Join(launch.StartLoopback(), noIPv6()); err != nil {
 			return err
 		}
 		return unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), path, "", unix.MS_BIND, "")
@@ -125,22 +128,6 @@ func noIPv6() error {
 		}
 	}
 	return nil
-}
-
-// loopbackUp starts the loopback interface in the calling thread's network namespace. A runtime only does this in
-// namespaces created by the runtime.
-func loopbackUp() error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd) //nolint:errcheck // no data is buffered
-	req, err := unix.NewIfreq("lo")
-	if err != nil {
-		return err
-	}
-	req.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req)
 }
 
 // joinNetwork connects a sandbox's network namespace and blocks forbidden destinations, before any process runs in the
@@ -251,20 +238,10 @@ func deleteNetns(path string) error {
 // loopback, resolvers returns the servers behind it.
 func resolvers() []netip.Addr {
 	for _, path := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		var out []netip.Addr
-		for line := range strings.Lines(string(data)) {
-			if f := strings.Fields(line); len(f) >= 2 && f[0] == "nameserver" {
-				if a, err := netip.ParseAddr(f[1]); err == nil && a.Is4() && !a.IsLoopback() {
-					out = append(out, a)
-				}
-			}
-		}
-		if len(out) > 0 {
-			return out
+		found, _ := netguard.Resolvers(path) // without an unreadable file
+		found = slices.DeleteFunc(found, func(a netip.Addr) bool { return !a.Is4() })
+		if len(found) > 0 {
+			return found
 		}
 	}
 	// If a sandbox can reach none of the host's name servers, use public servers, as Docker does.

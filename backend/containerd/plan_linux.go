@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -25,10 +26,10 @@ func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) 
 	if err := checkDomain(p.Ref); err != nil {
 		return nil, err
 	}
-	if err := checked.Enforceable("containerd", b.engine.memory, b.engine.caps); err != nil {
+	if err := checked.Enforceable(b.engine.memory, b.engine.caps); err != nil {
 		return nil, err
 	}
-	setDefault(&p.Spec.OCIRuntime, b.opts.OCIRuntime)
+	p.Spec.OCIRuntime = cmp.Or(p.Spec.OCIRuntime, b.opts.OCIRuntime)
 	if err := b.engine.supports(checked); err != nil {
 		return nil, err
 	}
@@ -63,7 +64,7 @@ func (e *engine) supports(p *kit.Plan) error {
 	case s.Network == backend.NetworkBridge && !kernelNetwork(s.OCIRuntime):
 		return fmt.Errorf("containerd: network filtering is not supported with OCI runtime %.40q: %w", s.OCIRuntime, backend.ErrUnsupported)
 	}
-	return p.Supports("containerd", e.caps, e.arch)
+	return p.Supports(e.caps, e.arch)
 }
 
 // kernelNetwork reports whether a runtime's containers use the kernel's network stack, so that rules in their network

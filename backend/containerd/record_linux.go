@@ -115,9 +115,6 @@ func readRecord(c containers.Container) (*record, bool) {
 // name returns the sandbox ID for callers.
 func (r *record) name() string { return r.session + "." + r.labels[labelNonce] }
 
-// is reports whether the record belongs to the sandbox with this ID.
-func (r *record) is(id string) bool { return r != nil && r.name() == id }
-
 // state returns the state directory of the sandbox's installation.
 func (r *record) state() stateDir { return stateDir{root: r.config.State} }
 

@@ -31,7 +31,7 @@ func (b *driver) enforcement(ctx context.Context, runtime string) (backend.Enfor
 		return backend.WorkspaceWatched, nil
 	}
 	enforcement, err := b.sizing.Enforcement(ctx)
-	return enforcement, b.settle(ctx, "inspect workspaces", stateError("create a workspace", err))
+	return enforcement, b.calls.Settle(ctx, "inspect workspaces", stateError("create a workspace", err))
 }
 
 // chooseEnforcement selects the enforcement of the workspace limit. An existing workspace keeps the same enforcement.
@@ -62,7 +62,7 @@ func (r *record) finishImage() error {
 		return nil
 	}
 	image := r.state().image(r.session)
-	if _, err := os.Lstat(image); err == nil {
+	if host.Exists(image) {
 		return nil
 	}
 	err := os.Rename(r.state().newImage(r.session), image)

@@ -14,7 +14,6 @@ import (
 
 const (
 	guestDir = embed.Dir // mount point of the guest agent's directory
-	hostname = "workcell"
 	// specVersion is the oldest version with all of these settings. Old runtimes reject newer versions.
 	specVersion = "1.0.2"
 )
@@ -25,7 +24,7 @@ func (b *driver) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 	args := r.config.GuestArgs(r.config.RootBytes)
 	return &specs.Spec{
 		Version:  specVersion,
-		Hostname: hostname,
+		Hostname: kit.Hostname,
 		Root:     &specs.Root{Path: "rootfs", Readonly: p.Spec.Root != backend.RootWritable},
 		Process:  guestProcess(p.User, r, append([]string{embed.Path}, args...)...),
 		Mounts:   b.mounts(p, r, volumes),
@@ -38,7 +37,7 @@ func (b *driver) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 			Resources:     b.engine.resources(p.Spec.Limits),
 			Seccomp:       b.engine.seccomp,
 			MaskedPaths:   kit.MaskedPaths(b.engine.cpus),
-			ReadonlyPaths: kit.ReadonlyPaths(),
+			ReadonlyPaths: kit.ReadonlyPaths(kit.CgroupMount),
 			Sysctl: map[string]string{ // as in Docker; a network namespace makes these privileges harmless
 				"net.ipv4.ip_unprivileged_port_start": "0",
 				"net.ipv4.ping_group_range":           "0 2147483647",
@@ -109,10 +108,8 @@ func kernelMounts(l backend.Limits) []specs.Mount {
 
 // tmpfs returns a tmpfs mount without noexec, because installers and compilers execute files in /tmp.
 func tmpfs(at string, size int64, o kit.User) specs.Mount {
-	return specs.Mount{Type: "tmpfs", Source: "tmpfs", Destination: at, Options: []string{
-		"rw", "nosuid", "nodev", "exec", fmt.Sprintf("size=%d", size), fmt.Sprintf("nr_inodes=%d", kit.Inodes(size)),
-		"mode=1777", fmt.Sprintf("uid=%d", o.UID), fmt.Sprintf("gid=%d", o.GID),
-	}}
+	options := strings.Split("rw,nosuid,nodev,exec,"+kit.TmpfsOptions(size, o), ",")
+	return specs.Mount{Type: "tmpfs", Source: "tmpfs", Destination: at, Options: options}
 }
 
 func bind(from, at string, more ...string) specs.Mount {

@@ -106,9 +106,9 @@ func (b *driver) makeFiles(r *record) error {
 func etcFile(name string, r *record) []byte {
 	switch name {
 	case "hosts":
-		return []byte("127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n")
+		return []byte(kit.Hosts)
 	case "hostname":
-		return []byte(hostname + "\n")
+		return []byte(kit.Hostname + "\n")
 	}
 	if r.bridged() {
 		return resolvConf()

@@ -53,10 +53,10 @@ func (c *creation) createNamed(ctx context.Context, create func() error) error {
 		return err
 	}
 	v := c.b.guest.of(c.p.engine.runtime(c.p.Spec))
-	if err := v.hold(ctx); err != nil {
+	if err := v.lock.Acquire(ctx, 1); err != nil {
 		return c.b.calls.Fail(ctx, "prepare guest", err)
 	}
-	defer v.release()
+	defer v.lock.Release(1)
 	if err = create(); !errors.Is(err, backend.ErrInvalid) { // another creation has written them
 		return err
 	}
@@ -97,30 +97,12 @@ func (b *driver) writeAccounts(ctx context.Context, p *plan, img *image) (err er
 	if err = errors.Join(err, tw.Close()); err != nil {
 		return fmt.Errorf("docker: pack the users of an image: %w", err)
 	}
-	return b.throughInit(ctx, v.labels(backend.RoleInit), quietHost(v.mount(false)), "", func(id string) error {
+	h := helper{labels: v.labels(backend.RoleInit), host: quietHost(v.mount(false))}
+	return b.withHelper(ctx, h, func(id string) error {
 		return b.calls.Do(ctx, "copy users", func(ctx context.Context) error {
 			return b.api.CopyToContainer(ctx, id, guestDir, &buf, container.CopyToContainerOptions{})
 		})
 	})
-}
-
-// throughInit calls f with a container and does not start it. If image is empty, the container has Workcell's image.
-func (b *driver) throughInit(ctx context.Context, labels map[string]string, host *container.HostConfig, image string,
-	f func(id string) error) error {
-	id, err := b.createFromInit(ctx, "", kit.User{}, labels, host, func(c *container.Config) {
-		if image != "" {
-			c.Image = image
-		}
-	})
-	if err == nil {
-		err = f(id)
-	}
-	if id != "" {
-		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-		defer cancel()
-		err = errors.Join(err, b.removeContainer(cctx, id))
-	}
-	return err
 }
 
 // readAccounts reads the accounts of an image. The image may have any type of file at the paths of the accounts. Images
@@ -128,8 +110,11 @@ func (b *driver) throughInit(ctx context.Context, labels map[string]string, host
 // if that is a pipe, Docker 20.10 waits forever and holds the container's lock.
 func (b *driver) readAccounts(ctx context.Context, p *plan, img *image) (*kit.Accounts, error) {
 	accounts := kit.NoAccounts()
-	labels := b.guest.of(p.engine.runtime(p.Spec)).labels(backend.RoleInit)
-	err := b.throughInit(ctx, labels, quietHost(overVolumes(img)...), img.id, func(id string) error {
+	h := helper{
+		labels: b.guest.of(p.engine.runtime(p.Spec)).labels(backend.RoleInit), host: quietHost(overVolumes(img)...),
+		adjust: func(c *container.Config) { c.Image = img.id },
+	}
+	err := b.withHelper(ctx, h, func(id string) error {
 		for name, to := range map[string]*[]byte{"/etc/passwd": &accounts.Passwd, "/etc/group": &accounts.Group} {
 			data, err := b.readSmall(ctx, id, name)
 			switch {

@@ -57,10 +57,7 @@ func (b *driver) reach(ctx context.Context, id string, pid int) (io.ReadWriteClo
 		_, now, err := b.running(ctx, id)
 		return now, lost(err)
 	})
-	if err != nil && ctx.Err() != nil {
-		return nil, b.calls.Fail(ctx, "dial", ctx.Err())
-	}
-	return s, err
+	return s, b.calls.Settle(ctx, "dial", err)
 }
 
 // running verifies that a sandbox is running and that this driver may connect to it. It also returns the process ID of

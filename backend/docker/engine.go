@@ -78,37 +78,24 @@ func (b *driver) engine() *engine {
 }
 
 func describe(info system.Info) (engine, error) {
+	programs := map[string]string{}
+	for name, r := range info.Runtimes {
+		programs[name] = cmp.Or(r.Path, r.Type, name)
+	}
 	e := engine{
+		caps:           kit.ContainerCapabilities(programs, info.DefaultRuntime, kernelNetwork(info.DefaultRuntime)),
 		arch:           goArch(info.Architecture),
 		cpus:           info.NCPU,
 		memory:         info.MemoryLimit,
 		defaultRuntime: info.DefaultRuntime,
 		root:           info.DockerRootDir,
 		terminals:      mountsTerminals(info),
-		caps: backend.Capabilities{
-			Memory:          info.MemoryLimit && info.SwapLimit,
-			CPU:             info.CPUCfsQuota && info.CPUCfsPeriod,
-			PIDs:            info.PidsLimit,
-			Networks:        []backend.NetworkMode{backend.NetworkNone},
-			OCIRuntimes:     slices.Sorted(maps.Keys(info.Runtimes)),
-			WritableRoot:    true,
-			RootEnforcement: backend.WorkspaceWatched,
-			Persistent:      true,
-			Isolation:       map[string]backend.Isolation{},
-		},
 	}
-	for name, r := range info.Runtimes {
-		e.caps.Isolation[name] = backend.RuntimeIsolation(cmp.Or(r.Path, r.Type, name))
-	}
-	e.caps.Isolation[""] = e.caps.Isolation[info.DefaultRuntime]
+	e.caps.Memory, e.caps.CPU = info.MemoryLimit && info.SwapLimit, info.CPUCfsQuota && info.CPUCfsPeriod
+	e.caps.PIDs = info.PidsLimit
 	var err error
-	if e.profile, e.seccomp, err = seccompChoice(info.SecurityOptions); err != nil {
-		return e, err
-	}
-	if kernelNetwork(e.defaultRuntime) {
-		e.caps.Networks = append(e.caps.Networks, backend.NetworkBridge)
-	}
-	return e, nil
+	e.profile, e.seccomp, err = seccompChoice(info.SecurityOptions)
+	return e, err
 }
 
 // mountsTerminals reports whether the engine can mount, label, and unmount a devpts volume.
@@ -153,7 +140,7 @@ func (e *engine) supports(p *kit.Plan) error {
 	case s.Network == backend.NetworkBridge && !kernelNetwork(e.runtime(s)):
 		return fmt.Errorf("docker: network filtering is not supported with OCI runtime %.40q: %w", e.runtime(s), backend.ErrUnsupported)
 	}
-	return p.Supports("docker", e.caps, e.arch)
+	return p.Supports(e.caps, e.arch)
 }
 
 func (e *engine) runtime(s backend.Spec) string { return cmp.Or(s.OCIRuntime, e.defaultRuntime) }

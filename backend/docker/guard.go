@@ -93,7 +93,7 @@ func (b *driver) hostFacts(ctx context.Context) (netguard.Facts, error) {
 
 // runGuard runs the guest agent's network mode in a helper container and returns the output. It removes the container
 // afterwards.
-func (b *driver) runGuard(ctx context.Context, network string, caps []string, mode string, arg any) (_ []byte, err error) {
+func (b *driver) runGuard(ctx context.Context, network string, caps []string, mode string, arg any) (out []byte, err error) {
 	cmd := []string{netguard.Command, mode}
 	if arg != nil {
 		js, err := json.Marshal(arg)
@@ -110,21 +110,15 @@ func (b *driver) runGuard(ctx context.Context, network string, caps []string, mo
 		Resources:  container.Resources{PidsLimit: new(int64(64))},
 		Mounts:     []mount.Mount{b.guest.plain.mount(true)},
 	}
-	id, err := b.createFromInit(ctx, "", kit.User{}, b.guest.plain.labels(backend.RoleInit), host, func(c *container.Config) {
+	h := helper{labels: b.guest.plain.labels(backend.RoleInit), host: host, adjust: func(c *container.Config) {
 		c.Cmd, c.AttachStdout = cmd, true
 		c.Healthcheck = &container.HealthConfig{Test: []string{noneShell}}
+	}}
+	err = b.withHelper(ctx, h, func(id string) (err error) {
+		out, err = b.runOnce(ctx, id)
+		return err
 	})
-	if id != "" {
-		defer func() {
-			cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-			defer cancel()
-			err = errors.Join(err, b.removeContainer(cctx, id))
-		}()
-	}
-	if err != nil {
-		return nil, err
-	}
-	return b.runOnce(ctx, id)
+	return out, err
 }
 
 // runOnce starts a container and returns the output if it exits successfully.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -23,7 +24,7 @@ const readyFile = guestDir + "/ready"
 // guestVolume caches the state of a volume with the guest agent.
 type guestVolume struct {
 	guest *backend.Guest
-	lock  chan struct{} // holds one token while a caller examines or fills the volume
+	lock  *semaphore.Weighted // held while a caller examines or fills the volume
 	ready atomic.Bool
 }
 
@@ -40,7 +41,7 @@ type guestVolumes struct {
 
 func (vs *guestVolumes) init(g *backend.Guest) {
 	vs.plain.guest, vs.readable.guest = g, kit.ReadableGuest(g)
-	vs.plain.lock, vs.readable.lock = make(chan struct{}, 1), make(chan struct{}, 1)
+	vs.plain.lock, vs.readable.lock = semaphore.NewWeighted(1), semaphore.NewWeighted(1)
 	vs.patience, vs.grace = 15*time.Second, 24*time.Hour
 }
 
@@ -66,28 +67,16 @@ func (v *guestVolume) mount(readOnly bool) mount.Mount {
 	}
 }
 
-// hold waits until this process does nothing else with the volume.
-func (v *guestVolume) hold(ctx context.Context) error {
-	select {
-	case v.lock <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (v *guestVolume) release() { <-v.lock }
-
-// ensureGuest makes sure that the guest's volume is filled, looking through a container that mounts it. Once seen whole
-// it is taken to stay so; a start that fails looks again.
+// ensureGuest fills the volume if it is incomplete. It inspects the volume through a container with the volume. A
+// complete volume is not inspected again unless a start fails.
 func (b *driver) ensureGuest(ctx context.Context, v *guestVolume, container string) error {
 	if v.ready.Load() {
 		return nil
 	}
-	if err := v.hold(ctx); err != nil {
+	if err := v.lock.Acquire(ctx, 1); err != nil {
 		return b.calls.Fail(ctx, "prepare guest", err)
 	}
-	defer v.release()
+	defer v.lock.Release(1)
 	if v.ready.Load() {
 		return nil
 	}
@@ -109,22 +98,20 @@ func (b *driver) guestWhole(ctx context.Context, container string) (bool, error)
 // fillGuest copies the guest agent to the guest volume. The name of the helper container is a lock against other
 // processes. A stale lock of a dead process is taken over after a while.
 func (b *driver) fillGuest(ctx context.Context, v *guestVolume) error {
-	name := string(v.name())
+	h := helper{name: string(v.name()), labels: v.labels(backend.RoleInit), host: quietHost(v.mount(false))}
 	var lock guestLock
 	return b.calls.Retry(ctx, func() (bool, error) {
-		id, err := b.createFromInit(ctx, name, kit.User{}, v.labels(backend.RoleInit), quietHost(v.mount(false)), nil)
-		if errors.Is(err, backend.ErrExists) {
-			return b.awaitGuest(ctx, name, &lock)
-		}
-		if err == nil {
-			if err = b.copyGuest(ctx, v, id); err == nil {
+		locked := false
+		err := b.withHelper(ctx, h, func(id string) error {
+			locked = true
+			err := b.copyGuest(ctx, v, id)
+			if err == nil {
 				b.removeOldGuests(ctx)
 			}
-		}
-		if id != "" {
-			cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-			defer cancel()
-			err = errors.Join(err, b.removeContainer(cctx, id))
+			return err
+		})
+		if !locked && errors.Is(err, backend.ErrExists) {
+			return b.awaitGuest(ctx, h.name, &lock)
 		}
 		return true, err
 	})

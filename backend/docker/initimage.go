@@ -22,21 +22,28 @@ import (
 // separate image.
 func initImage(o kit.User) string { return fmt.Sprintf("workcell/init:%d-%d", o.UID, o.GID) }
 
-// createFromInit creates a helper container, and the image if the engine does not have it. If a container exists
-// despite an error, createFromInit returns the container's ID together with the error.
-func (b *driver) createFromInit(ctx context.Context, name string, o kit.User, labels map[string]string,
-	host *container.HostConfig, adjust func(*container.Config),
-) (string, error) {
+// helper describes a helper container.
+type helper struct {
+	name   string   // empty means a name from the engine
+	owner  kit.User // see initImage
+	labels map[string]string
+	host   *container.HostConfig
+	adjust func(*container.Config) // changes the configuration; may be nil
+}
+
+// createHelper creates a helper container, and the image if the engine does not have it. If a container exists despite
+// an error, createHelper returns the container's ID together with the error.
+func (b *driver) createHelper(ctx context.Context, h helper) (string, error) {
 	cfg := &container.Config{
-		Image: initImage(o), User: o.String(), Labels: labels, WorkingDir: "/",
+		Image: initImage(h.owner), User: h.owner.String(), Labels: h.labels, WorkingDir: "/",
 		Entrypoint: []string{embed.Path}, Cmd: []string{}, Env: kit.GuestEnv(),
 	}
-	if adjust != nil {
-		adjust(cfg)
+	if h.adjust != nil {
+		h.adjust(cfg)
 	}
 	create := func() (string, error) {
 		res, err := kit.Finish(ctx, b.calls, "create init container", func(ctx context.Context) (container.CreateResponse, error) {
-			return b.api.ContainerCreate(ctx, cfg, host, nil, nil, name)
+			return b.api.ContainerCreate(ctx, cfg, h.host, nil, nil, h.name)
 		})
 		return res.ID, err
 	}
@@ -44,10 +51,24 @@ func (b *driver) createFromInit(ctx context.Context, name string, o kit.User, la
 	if !errors.Is(err, backend.ErrNotFound) {
 		return id, err
 	}
-	if err := b.importInit(ctx, o); err != nil {
+	if err := b.importInit(ctx, h.owner); err != nil {
 		return "", err
 	}
 	return create()
+}
+
+// withHelper calls f with the ID of a helper container, which is not running, and then removes the container.
+func (b *driver) withHelper(ctx context.Context, h helper, f func(id string) error) error {
+	id, err := b.createHelper(ctx, h)
+	if err == nil {
+		err = f(id)
+	}
+	if id != "" {
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		err = errors.Join(err, b.removeContainer(cctx, id))
+	}
+	return err
 }
 
 // quietHost returns a configuration without a network and a log.
@@ -55,7 +76,7 @@ func quietHost(mounts ...mount.Mount) *container.HostConfig {
 	return &container.HostConfig{NetworkMode: "none", LogConfig: container.LogConfig{Type: "none"}, Mounts: mounts}
 }
 
-// importInit creates the image for createFromInit. Concurrent calls are safe.
+// importInit creates the image for createHelper. Concurrent calls are safe.
 func (b *driver) importInit(ctx context.Context, o kit.User) error {
 	layer, err := archive(directory(guestDir, kit.User{}), directory(backend.Workdir, o))
 	if err != nil {

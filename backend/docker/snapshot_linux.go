@@ -29,16 +29,11 @@ func (b *driver) volumeDir(v volumeName) string {
 func (b *driver) snapshots(v volumeName) (*snapshots.Workspace, error) {
 	w := &snapshots.Workspace{Dir: b.volumeDir(v)}
 	w.Files = filepath.Join(w.Dir, "_data")
-	if _, err := os.Lstat(w.Files); err != nil || !strings.HasPrefix(b.api.DaemonHost(), "unix://") || os.Geteuid() != 0 {
+	if !host.Exists(w.Files) || !strings.HasPrefix(b.api.DaemonHost(), "unix://") || os.Geteuid() != 0 {
 		return nil, fmt.Errorf("docker: snapshots require access to the workspace; run as root on the engine's host, or use local or containerd: %w",
 			backend.ErrUnsupported)
 	}
 	return w, nil
-}
-
-func exists(file string) bool {
-	_, err := os.Lstat(file)
-	return err == nil
 }
 
 // sandboxSnapshots returns the location of a sandbox's workspace, and the processes if the sandbox is running.
@@ -62,17 +57,14 @@ type workspaceSnapshots = snapshots.Methods[container.InspectResponse]
 
 func (b *driver) snapshotMethods() workspaceSnapshots {
 	return workspaceSnapshots{
-		Driver: "docker", Own: b.own, Workspace: b.sandboxSnapshots, Origin: b.sandboxOrigin,
+		Driver: "docker", Own: b.own, Workspace: b.sandboxSnapshots,
+		Origin: func(ctx context.Context, res container.InspectResponse, from backend.ForkOf) (*snapshots.Workspace, error) {
+			return b.origin(ctx, from, res.Config.Labels[backend.LabelInstance])
+		},
 		Dir: func(res container.InspectResponse) string {
 			return b.volumeDir(workspaceName(res.Config.Labels[backend.LabelID]))
 		},
 	}
-}
-
-func (b *driver) sandboxOrigin(
-	ctx context.Context, res container.InspectResponse, from backend.ForkOf,
-) (*snapshots.Workspace, error) {
-	return b.origin(ctx, from, res.Config.Labels[backend.LabelInstance])
 }
 
 // removeUnforked removes a workspace when no fork or copy reads from it.
@@ -94,7 +86,7 @@ func (b *driver) half(v volume.Volume) bool {
 		return false
 	}
 	w, err := b.snapshots(volumeName(v.Name))
-	return err == nil && !exists(filepath.Join(w.Dir, forkedFile))
+	return err == nil && !host.Exists(filepath.Join(w.Dir, forkedFile))
 }
 
 // whole waits while a process copies the files of a snapshot to a sandbox's volume. If the copy is incomplete, whole
@@ -137,7 +129,7 @@ func (c *creation) forkFiles(ctx context.Context) error {
 	}
 	own := c.b.volumeDir(c.p.volume)
 	err = snapshots.Alone(ctx, own, func() error {
-		if exists(filepath.Join(own, forkedFile)) { // another process has completed the fork
+		if host.Exists(filepath.Join(own, forkedFile)) { // another process has completed the fork
 			return nil
 		}
 		to := snapshots.Target{Files: filepath.Join(own, "_data")}

@@ -61,7 +61,7 @@ func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) 
 		return nil, err
 	}
 	p := &plan{Plan: checked, engine: e, name: namePre + checked.Spec.ID, volume: workspaceName(checked.Spec.ID)}
-	if err := checked.Enforceable("docker", e.memory, e.caps); err != nil {
+	if err := checked.Enforceable(e.memory, e.caps); err != nil {
 		return nil, err
 	}
 	if err := e.supports(checked); err != nil {
@@ -110,7 +110,7 @@ func (p *plan) makeLabels(guest string) (map[string]string, error) {
 func (b *driver) containerConfig(p *plan) *container.Config {
 	return &container.Config{
 		Image:       p.Image,
-		Hostname:    "workcell",
+		Hostname:    kit.Hostname,
 		User:        p.User.String(),
 		WorkingDir:  "/",
 		Entrypoint:  []string{embed.Path},
@@ -140,7 +140,7 @@ func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostCo
 		CapDrop:        []string{"ALL"},
 		SecurityOpt:    security,
 		MaskedPaths:    kit.MaskedPaths(p.engine.cpus),
-		ReadonlyPaths:  kit.ReadonlyPaths(),
+		ReadonlyPaths:  kit.ReadonlyPaths(kit.CgroupMount),
 		ReadonlyRootfs: p.Spec.Root != backend.RootWritable,
 		LogConfig:      container.LogConfig{Type: "none"},
 		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
@@ -148,15 +148,10 @@ func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostCo
 		Runtime:        p.Spec.OCIRuntime,
 		Init:           new(false),
 		Resources:      p.engine.resources(p.Spec.Limits, p.Root),
-		Tmpfs:          map[string]string{"/tmp": tmpfsOptions(p.Spec.Limits.TmpBytes, p.User)},
-		Mounts:         b.mounts(p, img, nonce),
+		// Installers and compilers execute files in /tmp.
+		Tmpfs:  map[string]string{"/tmp": "rw,nosuid,nodev,exec," + kit.TmpfsOptions(p.Spec.Limits.TmpBytes, p.User)},
+		Mounts: b.mounts(p, img, nonce),
 	}
-}
-
-// tmpfsOptions allow execution, because installers and compilers execute files in /tmp.
-func tmpfsOptions(size int64, o kit.User) string {
-	return fmt.Sprintf("rw,nosuid,nodev,exec,size=%d,nr_inodes=%d,mode=1777,uid=%d,gid=%d",
-		size, kit.Inodes(size), o.UID, o.GID)
 }
 
 // terminals returns a mount to replace the engine's devpts, in which a container could use all pseudo-terminals of the

@@ -69,9 +69,8 @@ func sameOwner(labels map[string]string, instance, id string) bool {
 // volume. The helper container is created from an image with such a directory and is never started. prepareWorkspace
 // returns a function to remove the container.
 func (b *driver) prepareWorkspace(ctx context.Context, p *plan) (remove func(context.Context) error, err error) {
-	labels := p.Labels(backend.RoleInit)
-	id, err := b.createFromInit(ctx, "", p.User, labels,
-		quietHost(mount.Mount{Type: mount.TypeVolume, Source: string(p.volume), Target: backend.Workdir}), nil)
+	workspace := mount.Mount{Type: mount.TypeVolume, Source: string(p.volume), Target: backend.Workdir}
+	id, err := b.createHelper(ctx, helper{owner: p.User, labels: p.Labels(backend.RoleInit), host: quietHost(workspace)})
 	if id == "" {
 		return nil, err
 	}

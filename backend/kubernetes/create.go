@@ -65,7 +65,7 @@ func (d *driver) newPlan(p *kit.Plan) (*plan, error) {
 	if s.Platform != "" && !slices.Contains(embed.Arches(), arch) {
 		arch = strings.Join(embed.Arches(), " or ")
 	}
-	if err := p.Supports(name, d.Capabilities(), arch); err != nil {
+	if err := p.Supports(d.Capabilities(), arch); err != nil {
 		return nil, err
 	}
 	p.Spec.Limits.PIDs = 0 // see Capabilities

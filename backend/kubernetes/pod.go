@@ -109,7 +109,7 @@ func (d *driver) podSpec(u kit.User) corev1.PodSpec {
 	s := corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
 		TerminationGracePeriodSeconds: new(int64(1)), // the guest agent has no state to save
-		Hostname:                      "workcell", NodeSelector: d.opts.NodeSelector, Tolerations: d.opts.Tolerations,
+		Hostname:                      kit.Hostname, NodeSelector: d.opts.NodeSelector, Tolerations: d.opts.Tolerations,
 		PriorityClassName: d.opts.PriorityClass,
 		DNSPolicy:         corev1.DNSDefault, // the pod resolves no cluster names
 		SecurityContext: &corev1.PodSecurityContext{

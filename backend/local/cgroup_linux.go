@@ -73,7 +73,7 @@ func findCgroups() cgroups {
 			}
 		}
 	}
-	c.swap = c.v2 || exists(filepath.Join(c.dirs["memory"], "memory.memsw.limit_in_bytes"))
+	c.swap = c.v2 || host.Exists(filepath.Join(c.dirs["memory"], "memory.memsw.limit_in_bytes"))
 	return c
 }
 
@@ -107,16 +107,14 @@ func handsDown(dir string) bool {
 
 func canMake(dir string) bool { return unix.Access(dir, unix.W_OK) == nil }
 
-func exists(file string) bool { return unix.Access(file, unix.F_OK) == nil }
-
 // writeFile writes a value to a file of the kernel in one call.
 func writeFile(file, value string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if err != nil {
-		return scrub(err)
+		return host.Public(err)
 	}
 	_, err = f.WriteString(value)
-	return scrub(errors.Join(err, f.Close()))
+	return host.Public(errors.Join(err, f.Close()))
 }
 
 // group is a sandbox's control group.
@@ -149,7 +147,7 @@ func (b *driver) sweepGroups() error {
 	}
 	entries, err := os.ReadDir(b.dirs.sandboxes())
 	if err != nil {
-		return scrub(err)
+		return host.Public(err)
 	}
 	known := map[string]bool{}
 	for _, e := range entries {
@@ -198,7 +196,7 @@ func (g group) create(ctx context.Context) error {
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("local: creating a control group: %w", scrub(err))
+			return failed("creating a control group", err)
 		}
 	}
 	return nil
@@ -228,7 +226,7 @@ func (g group) settings(l backend.Limits, cpus int) [][2]string {
 	quota := min(l.CPUMillis, int64(cpus)*1000) * cpuPeriod / 1000
 	if g.c.v2 {
 		set("memory", "memory.max", memory)
-		if dir := g.dir("memory"); dir != "" && exists(filepath.Join(dir, "memory.swap.max")) {
+		if dir := g.dir("memory"); dir != "" && host.Exists(filepath.Join(dir, "memory.swap.max")) {
 			set("memory", "memory.swap.max", 0)
 		}
 		if dir := g.dir("cpu"); dir != "" {

@@ -55,7 +55,7 @@ func (b *driver) Create(ctx context.Context, p *kit.Plan) (_ backend.Info, err e
 		return backend.Info{}, err
 	}
 	if err := b.settle(x); err != nil {
-		return backend.Info{}, fmt.Errorf("local: recording the sandbox: %w", scrub(err))
+		return backend.Info{}, failed("recording the sandbox", err)
 	}
 	return b.describe(x, backend.StateRunning), nil
 }
@@ -67,7 +67,7 @@ func (x *sandbox) write(owner string) error {
 		return err
 	}
 	for _, file := range []string{owner, x.file(recordFile)} {
-		x.disk.Go(func() error { return scrub(host.Sync(file)) })
+		x.disk.Go(func() error { return host.Public(host.Sync(file)) })
 	}
 	return nil
 }
@@ -77,7 +77,7 @@ func (b *driver) firstStart(ctx context.Context, x *sandbox) (err error) {
 	ctx, span := b.calls.Span(ctx, telemetry.SpanDriverStart)
 	defer func() { telemetry.End(span, err) }()
 	if err := x.write(b.dirs.ownerFile(x.session())); err != nil { // first, so that the group has an owner
-		return fmt.Errorf("local: recording the sandbox: %w", scrub(err))
+		return failed("recording the sandbox", err)
 	}
 	return b.start(ctx, x)
 }
@@ -145,7 +145,7 @@ func (b *driver) supports(p *kit.Plan) error {
 			return fmt.Errorf("local: cannot allow %d open files, the limit of this process is %d: %w", asked.OpenFiles, own.Max, backend.ErrUnsupported)
 		}
 	}
-	return p.Supports(name, b.Capabilities(), runtime.GOARCH)
+	return p.Supports(b.Capabilities(), runtime.GOARCH)
 }
 
 // enforceable clears the default limits not enforceable on this host. Requested limits not enforceable on this host
@@ -166,7 +166,7 @@ func (b *driver) takeName(r record) (*sandbox, error) {
 	x := &sandbox{dir: b.dirs.fresh(), record: r}
 	x.Group = b.groupPrefix() + x.Nonce
 	if err := os.Mkdir(x.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("local: creating a sandbox: %w", scrub(err))
+		return nil, failed("creating a sandbox", err)
 	}
 	_, err := x.tryLock()
 	if err == nil {
@@ -181,7 +181,7 @@ func (b *driver) takeName(r record) (*sandbox, error) {
 		if errors.Is(err, unix.EEXIST) {
 			return nil, b.taken(r.session())
 		}
-		return nil, fmt.Errorf("local: creating a sandbox: %w", scrub(err))
+		return nil, failed("creating a sandbox", err)
 	}
 	x.dir = b.dirs.sandbox(r.session())
 	return x, nil
@@ -189,7 +189,7 @@ func (b *driver) takeName(r record) (*sandbox, error) {
 
 // taken returns the error for a taken session name.
 func (b *driver) taken(session string) error {
-	if _, err := b.readSandbox(session); err != nil && exists(b.dirs.sandbox(session)) {
+	if _, err := b.readSandbox(session); err != nil && host.Exists(b.dirs.sandbox(session)) {
 		return fmt.Errorf("local: sandboxes/%s in the state directory is damaged or not a sandbox; remove it: %w",
 			session, backend.ErrExists)
 	}
@@ -252,7 +252,7 @@ func (b *driver) start(ctx context.Context, x *sandbox) (err error) {
 	// The launcher creates no lasting objects before release, and exits when this process exits. Therefore the record is
 	// written before release.
 	if err := host.WriteJSON(x.file(runFile), p, false); err != nil {
-		return fmt.Errorf("local: recording the sandbox: %w", scrub(err))
+		return failed("recording the sandbox", err)
 	}
 	if err := b.group(x).join(p.PID); err != nil && !errors.Is(err, unix.ESRCH) { // the launcher reports this exit
 		return err
@@ -281,7 +281,7 @@ func (b *driver) newLauncher(ctx context.Context, x *sandbox) (*launching, proce
 	p, err := identify(l.pid, b.machine.boot)
 	if err != nil {
 		l.close() // makes the launcher exit
-		return nil, process{}, fmt.Errorf("local: inspecting the sandbox's process: %w", scrub(err))
+		return nil, process{}, failed("inspecting the sandbox's process", err)
 	}
 	return l, p, nil
 }
@@ -289,11 +289,11 @@ func (b *driver) newLauncher(ctx context.Context, x *sandbox) (*launching, proce
 // endpoints creates the files to be inherited by the guest agent: the socket and the log.
 func (x *sandbox) endpoints() (listener, log *os.File, err error) {
 	if listener, err = x.listen(); err != nil {
-		return nil, nil, fmt.Errorf("local: creating the guest agent's socket: %w", scrub(err))
+		return nil, nil, failed("creating the guest agent's socket", err)
 	}
 	log, err = os.OpenFile(x.file(logFile), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("local: creating the guest agent's log: %w", scrub(err)), listener.Close())
+		return nil, nil, errors.Join(failed("creating the guest agent's log", err), listener.Close())
 	}
 	return listener, log, nil
 }

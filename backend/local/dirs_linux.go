@@ -54,7 +54,7 @@ func openDirs(root string) (dirs, error) {
 	d := dirs{root, self}
 	for _, dir := range []string{d.root, d.sandboxes(), d.workspaces(), d.ids(), d.tmp(), d.trash(), d.guest()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return d, fmt.Errorf("local: state directory: %w", scrub(err))
+			return d, failed("state directory", err)
 		}
 	}
 	var st unix.Stat_t
@@ -84,7 +84,7 @@ func openDirs(root string) (dirs, error) {
 func outsideView(root string) error {
 	real, err := filepath.EvalSymlinks(root)
 	if err != nil {
-		return fmt.Errorf("local: state directory: %w", scrub(err))
+		return failed("state directory", err)
 	}
 	for _, dir := range append(systemDirs(), hostFiles()...) {
 		if shown, err := filepath.EvalSymlinks(dir); err == nil && (real == shown || strings.HasPrefix(real, shown+"/")) {
@@ -101,10 +101,15 @@ func (d dirs) installGuest(g *backend.Guest) (string, error) {
 		return "", fmt.Errorf("local: guest agent version %.40q: %w", g.Version, backend.ErrInvalid)
 	}
 	if err := kit.InstallGuest(dir, d.fresh(), g, runtime.GOARCH); err != nil {
-		return "", fmt.Errorf("local: installing the guest agent: %w", scrub(err))
+		return "", failed("installing the guest agent", err)
 	}
 	return dir, nil
 }
 
-// scrub removes host paths from an error.
-func scrub(err error) error { return host.Public(err) }
+// failed returns the error of an operation on this host without host paths. If err is nil, failed returns nil.
+func failed(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("local: %s: %w", what, host.Public(err))
+}

@@ -57,7 +57,7 @@ func (b *driver) planEnvironment(p *kit.Plan, r *record) error {
 		r.Limits.WorkspaceBytes, r.Workspace = p.Root, backend.WorkspaceWatched
 		return nil
 	}
-	if !exists(b.dirs.environment(name)) {
+	if !host.Exists(b.dirs.environment(name)) {
 		return b.calls.NoEnvironment(p)
 	}
 	r.Environment = name
@@ -85,9 +85,9 @@ func (b *driver) holdEnvironment(p *kit.Plan, r *record) (release func(), err er
 	l := b.dirs.environmentLock(r.Environment)
 	ok, err := l.TryRLock()
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("local: environment: %w", scrub(err))
+		return nil, failed("environment", err)
 	}
-	if !ok || !exists(b.dirs.environment(r.Environment)) { // it is being removed
+	if !ok || !host.Exists(b.dirs.environment(r.Environment)) { // it is being removed
 		return nil, b.calls.NoEnvironment(p)
 	}
 	return func() { _ = l.Unlock() }, nil // no data was written
@@ -106,7 +106,7 @@ func (b *driver) prepareBuilding(x *sandbox) error {
 	}
 	dir := filepath.Join(b.dirs.files(x.session()), buildingDir)
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // sandboxes read it
-		return fmt.Errorf("local: creating the installation directory: %w", scrub(err))
+		return failed("creating the installation directory", err)
 	}
 	return b.adoptFiles(x, dir)
 }
@@ -140,12 +140,12 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 	if err := b.halt(ctx, x); err != nil {
 		return err
 	}
-	if exists(b.dirs.environment(x.Building)) {
+	if host.Exists(b.dirs.environment(x.Building)) {
 		return nil
 	}
 	tmp := b.dirs.fresh()
 	if err = b.gatherEnvironment(x, tmp); err == nil {
-		err = scrub(unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, b.dirs.environment(x.Building), unix.RENAME_NOREPLACE))
+		err = host.Public(unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, b.dirs.environment(x.Building), unix.RENAME_NOREPLACE))
 	}
 	if err == nil {
 		return nil
@@ -154,7 +154,7 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 	if errors.Is(err, unix.EEXIST) {
 		return left
 	}
-	return errors.Join(fmt.Errorf("local: saving the environment: %w", scrub(err)), left)
+	return errors.Join(failed("saving the environment", err), left)
 }
 
 // gatherEnvironment creates an environment's directory from the files in a workspace. The sandbox must have no running
@@ -233,7 +233,7 @@ func executable(mode fs.FileMode) fs.FileMode {
 func (b *driver) Environments(_ context.Context, instance string) ([]backend.Environment, error) {
 	entries, err := os.ReadDir(b.dirs.environments())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("local: listing environments: %w", scrub(err))
+		return nil, failed("listing environments", err)
 	}
 	var out []backend.Environment
 	for _, entry := range entries {
@@ -257,7 +257,7 @@ func (b *driver) readEnvironment(name, instance string) (backend.Environment, bo
 
 // RemoveEnvironment removes the directory of an unused environment.
 func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) error {
-	if !isEnvironment(name) || !exists(b.dirs.environment(name)) {
+	if !isEnvironment(name) || !host.Exists(b.dirs.environment(name)) {
 		return nil
 	}
 	if _, ok := b.readEnvironment(name, instance); !ok {
@@ -269,17 +269,13 @@ func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 		return nil // removed concurrently
 	}
 	if err != nil {
-		return fmt.Errorf("local: environment: %w", scrub(err))
+		return failed("environment", err)
 	}
 	defer l.Unlock() //nolint:errcheck // no data was written
 	if !ok || b.hasSandboxes(name) {
 		return fmt.Errorf("local: the environment is in use by a sandbox: %w", backend.ErrExists)
 	}
-	err = b.dirs.discard(ctx, b.dirs.environment(name))
-	if err != nil {
-		return fmt.Errorf("local: removing an environment: %w", err)
-	}
-	return nil
+	return failed("removing an environment", b.dirs.discard(ctx, b.dirs.environment(name)))
 }
 
 // hasSandboxes reports whether a sandbox, including a sandbox in creation, uses an environment.

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
@@ -99,7 +100,7 @@ func (d dirs) claimBlock(claimant string) (uint32, error) {
 			return uint32(firstBlock + n*blockSize), nil
 		}
 		if !errors.Is(err, os.ErrExist) {
-			return 0, fmt.Errorf("local: claiming user IDs: %w", scrub(err))
+			return 0, failed("claiming user IDs", err)
 		}
 		d.dropStale(link)
 	}
@@ -114,7 +115,7 @@ func (d dirs) block(base uint32) string {
 // released before the sandbox is removed.
 func (d dirs) dropStale(link string) {
 	claimant, err := os.Readlink(link)
-	if err != nil || !kit.IsSessionID(claimant) || exists(d.sandbox(claimant)) || exists(d.workspace(claimant)) {
+	if err != nil || !kit.IsSessionID(claimant) || host.Exists(d.sandbox(claimant)) || host.Exists(d.workspace(claimant)) {
 		return
 	}
 	_ = os.Remove(link) // another process may have removed it
@@ -125,7 +126,7 @@ func (d dirs) releaseBlock(base uint32) error {
 		return nil
 	}
 	if err := os.Remove(d.block(base)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("local: releasing user IDs: %w", scrub(err))
+		return failed("releasing user IDs", err)
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func hint(part string, errno unix.Errno) string {
 func (b *driver) forkError(err error) error {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	if !ok {
-		return fmt.Errorf("local: starting the sandbox's process: %w", scrub(err))
+		return failed("starting the sandbox's process", err)
 	}
 	kind, text := backend.ErrUnsupported, ""
 	switch errno {

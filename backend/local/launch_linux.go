@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
@@ -40,7 +41,7 @@ func ambient() []uintptr {
 func (b *driver) fork(i ids, listener, log *os.File) (*launching, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return nil, fmt.Errorf("local: %w", scrub(err))
+		return nil, fmt.Errorf("local: %w", host.Public(err))
 	}
 	defer null.Close()
 	config, theirConfig, err := pipe(1)
@@ -75,7 +76,7 @@ func (b *driver) fork(i ids, listener, log *os.File) (*launching, error) {
 	}
 	reap(pid, pidfd)
 	if err := settleScore(pid); err != nil {
-		return nil, errors.Join(fmt.Errorf("local: setting the OOM score: %w", scrub(err)), config.Close(), status.Close())
+		return nil, errors.Join(failed("setting the OOM score", err), config.Close(), status.Close())
 	}
 	return &launching{pid: pid, config: config, status: status, own: b.dirs.root}, nil
 }
@@ -99,16 +100,16 @@ func (l *launching) configure(c *launch.Config) error {
 	if err == nil {
 		_, err = l.config.Write(b)
 	}
-	if err != nil && !errors.Is(err, unix.EPIPE) { // the launcher has exited and reported the reason
-		return fmt.Errorf("local: configuring the sandbox: %w", scrub(err))
+	if errors.Is(err, unix.EPIPE) { // the launcher has exited and reported the reason
+		return nil
 	}
-	return nil
+	return failed("configuring the sandbox", err)
 }
 
 // release makes the launcher finish and waits for it. If ctx ends, the launcher exits.
 func (l *launching) release(ctx context.Context) error {
 	if _, err := l.config.Write([]byte{'\n'}); err != nil && !errors.Is(err, unix.EPIPE) {
-		return fmt.Errorf("local: releasing the sandbox: %w", scrub(err))
+		return failed("releasing the sandbox", err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = l.status.Close() })
 	said, err := io.ReadAll(io.LimitReader(l.status, 64<<10))
@@ -116,7 +117,7 @@ func (l *launching) release(ctx context.Context) error {
 		return ended(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("local: waiting for the sandbox: %w", scrub(err))
+		return failed("waiting for the sandbox", err)
 	}
 	return l.explain(said)
 }

@@ -67,7 +67,7 @@ func (b *driver) describe(x *sandbox, state backend.State) backend.Info {
 func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
 	entries, err := os.ReadDir(b.dirs.sandboxes())
 	if err != nil {
-		return nil, fmt.Errorf("local: listing sandboxes: %w", scrub(err))
+		return nil, failed("listing sandboxes", err)
 	}
 	infos := []backend.Info{}
 	for _, e := range entries {
@@ -163,7 +163,7 @@ func (b *driver) halt(ctx context.Context, x *sandbox) error {
 	}
 	for _, f := range []string{runFile, socketFile} {
 		if err := os.Remove(x.file(f)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("local: stopping: %w", scrub(err))
+			return failed("stopping", err)
 		}
 	}
 	return nil
@@ -204,7 +204,7 @@ func (b *driver) hold(ctx context.Context, session, nonce string, meant func(wor
 		x, err := b.readSandbox(session)
 		if err != nil {
 			w, err := b.dirs.readOwner(session)
-			if err != nil && !errors.Is(err, errDamaged) || !meant(w) || exists(b.dirs.sandbox(session)) {
+			if err != nil && !errors.Is(err, errDamaged) || !meant(w) || host.Exists(b.dirs.sandbox(session)) {
 				return nil, nil
 			}
 			x, err = b.takeName(nameOnly(session, w.Instance, nonce))
@@ -237,10 +237,7 @@ func (b *driver) drop(ctx context.Context, x *sandbox) error {
 	if err := b.halt(ctx, x); err != nil {
 		return err
 	}
-	if err := b.dirs.discard(ctx, x.dir); err != nil {
-		return fmt.Errorf("local: removing a sandbox: %w", err)
-	}
-	return nil
+	return failed("removing a sandbox", b.dirs.discard(ctx, x.dir))
 }
 
 // Dial opens a stream to the guest agent. Streams are independent of each other.

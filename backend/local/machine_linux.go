@@ -32,7 +32,7 @@ func inspectMachine() (machine, error) {
 	m.os, m.kernel = host.Machine()
 	var err error
 	if m.boot, err = bootID(); err != nil {
-		return m, fmt.Errorf("local: /proc is not mounted: %w: %w", scrub(err), backend.ErrUnsupported)
+		return m, fmt.Errorf("local: /proc is not mounted: %w: %w", host.Public(err), backend.ErrUnsupported)
 	}
 	m.filter, err = seccomp.Program(seccomp.Target{Arch: runtime.GOARCH, Kernel: m.kernel})
 	if err != nil {

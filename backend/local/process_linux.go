@@ -49,7 +49,7 @@ func nameSelf() (string, error) {
 	err := unix.Stat("/proc/self/ns/pid", &st)
 	start, _, err2 := procStat(os.Getpid())
 	if err := errors.Join(err, err2); err != nil {
-		return "", fmt.Errorf("local: this process is not visible in /proc: %w: %w", scrub(err), backend.ErrUnsupported)
+		return "", fmt.Errorf("local: this process is not visible in /proc: %w: %w", host.Public(err), backend.ErrUnsupported)
 	}
 	return fmt.Sprintf("%d-%d-%d", st.Ino, os.Getpid(), start), nil
 }

@@ -179,7 +179,7 @@ func (x *sandbox) takeLock(take func(*flock.Flock) (bool, error)) (bool, error) 
 	case errors.Is(err, os.ErrNotExist):
 		err = notFound(x.session())
 	case err != nil:
-		err = fmt.Errorf("local: locking a sandbox: %w", scrub(err))
+		err = failed("locking a sandbox", err)
 	}
 	return ok, err
 }
@@ -210,7 +210,7 @@ func (x *sandbox) started() (process, bool) {
 }
 
 // made reports whether Create is complete.
-func (x *sandbox) made() bool { return exists(x.file(madeFile)) }
+func (x *sandbox) made() bool { return host.Exists(x.file(madeFile)) }
 
 // socketPath returns a path of the guest agent's socket, short enough for a socket address. For a long path, it uses
 // the path of a descriptor.

@@ -37,7 +37,7 @@ func (b *driver) chooseEnforcement(ctx context.Context, session string) (backend
 
 // unavailable adds ErrUnavailable, the class of temporary failures, to an error of this host without a class.
 func unavailable(err error) error {
-	if err = scrub(err); errors.Is(err, backend.ErrQuota) {
+	if err = host.Public(err); errors.Is(err, backend.ErrQuota) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, backend.ErrUnavailable)
@@ -61,16 +61,16 @@ func (b *driver) mountSized(x *sandbox, launcher int) error {
 		return fmt.Errorf("local: the workspace's file system was removed from the state directory: %w", backend.ErrLost)
 	}
 	if err != nil {
-		return fmt.Errorf("local: mounting the workspace: %w: %w", scrub(err), backend.ErrUnavailable)
+		return fmt.Errorf("local: mounting the workspace: %w: %w", host.Public(err), backend.ErrUnavailable)
 	}
 	defer d.Close() //nolint:errcheck // the mount keeps it
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", launcher))
 	if err != nil {
-		return fmt.Errorf("local: the sandbox's process exited during setup: %w: %w", scrub(err), backend.ErrLost)
+		return fmt.Errorf("local: the sandbox's process exited during setup: %w: %w", host.Public(err), backend.ErrLost)
 	}
 	defer ns.Close()
 	if err := host.OnThread(func() error { return b.mountIn(int(ns.Fd()), d.Path, x) }); err != nil {
-		return fmt.Errorf("local: mounting the workspace: %w: %w", scrub(err), backend.ErrUnavailable)
+		return fmt.Errorf("local: mounting the workspace: %w: %w", host.Public(err), backend.ErrUnavailable)
 	}
 	return nil
 }

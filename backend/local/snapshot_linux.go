@@ -87,7 +87,7 @@ func (b *driver) forkFiles(ctx context.Context, x *sandbox, dir string) error {
 	}
 	x.held, err = origin.Fork(ctx, x.fork.Snapshot, to)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("local: %w", scrub(err))
+		err = fmt.Errorf("local: %w", host.Public(err))
 	}
 	return err
 }

@@ -25,9 +25,9 @@ func (d dirs) discard(ctx context.Context, dir string) error {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
-		return scrub(err)
+		return host.Public(err)
 	}
-	err := scrub(host.RemoveTree(ctx, tmp))
+	err := host.Public(host.RemoveTree(ctx, tmp))
 	if err != nil {
 		_, text, _ := cutLast(filepath.Base(tmp))
 		_ = os.Rename(tmp, filepath.Join(d.trash(), anybody+"-"+text)) // otherwise it is left until this process exits

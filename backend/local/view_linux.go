@@ -16,9 +16,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
-// hostname is the host name of every sandbox.
-const hostname = "workcell"
-
 // hostFiles returns the existing files of the host's /etc visible in a sandbox. The linker, TLS libraries, and the
 // alternatives system need these files. They contain no secrets. A sandbox sees no other files of /etc.
 func hostFiles() []string {
@@ -33,18 +30,13 @@ func hostFiles() []string {
 
 func devices() []string { return []string{"full", "null", "random", "tty", "urandom", "zero"} }
 
-// readonlyPaths returns the read-only paths of containers, as engines configure them, and /sys.
-func readonlyPaths() []string {
-	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/sys"}
-}
-
 // view returns the configuration of a sandbox's file systems and processes.
 func (b *driver) view(r *record, g group) *launch.Config {
 	c := &launch.Config{
-		Hostname: hostname, Stage: "/usr", RootReadonly: r.Root != backend.RootWritable,
+		Hostname: kit.Hostname, Stage: "/usr", RootReadonly: r.Root != backend.RootWritable,
 		RootData: rootOptions(r),
 		Owner:    r.IDs.owner(), User: r.IDs.User, DropGroups: r.IDs.Base != 0,
-		Masked: append(kit.MaskedPaths(0), shownSockets()...), Readonly: readonlyPaths(),
+		Masked: append(kit.MaskedPaths(0), shownSockets()...), Readonly: kit.ReadonlyPaths("/sys"),
 		// Privileges in new namespaces have repeatedly allowed attacks on the kernel. Inotify instances also count against
 		// the user who runs this process, whose limit is 128 by default.
 		Settings: []launch.File{{Path: "/proc/sys/user/max_user_namespaces", Data: []byte("0")},
@@ -182,19 +174,16 @@ func showDevices(c *launch.Config, r *record) {
 	}
 	c.Mounts = append(c.Mounts,
 		launch.Mount{Type: "devpts", Target: "/dev/pts", Data: fmt.Sprintf("newinstance,ptmxmode=0666,mode=0620,max=%d", kit.MaxTerminals)},
-		launch.Mount{Type: "tmpfs", Target: "/dev/shm", Data: tmpfsOptions(r.Limits.ShmBytes, r.IDs.User)},
+		launch.Mount{Type: "tmpfs", Target: "/dev/shm", Data: kit.TmpfsOptions(r.Limits.ShmBytes, kit.User(r.IDs.User))},
 		launch.Mount{Type: "proc", Target: "/proc"})
-}
-
-func tmpfsOptions(size int64, o launch.ID) string {
-	return fmt.Sprintf("size=%d,nr_inodes=%d,mode=1777,uid=%d,gid=%d", size, kit.Inodes(size), o.UID, o.GID)
 }
 
 // showOwn adds the files of the sandbox.
 func (b *driver) showOwn(c *launch.Config, r *record, g group) {
 	c.Trees = append(c.Trees, launch.Tree{Source: b.guest, Target: embed.Dir, Alone: true})
 	// Programs may run from /tmp, because installers and compilers execute files there.
-	c.Mounts = append(c.Mounts, launch.Mount{Type: "tmpfs", Target: "/tmp", Exec: true, Data: tmpfsOptions(r.Limits.TmpBytes, r.IDs.User)})
+	tmp := kit.TmpfsOptions(r.Limits.TmpBytes, kit.User(r.IDs.User))
+	c.Mounts = append(c.Mounts, launch.Mount{Type: "tmpfs", Target: "/tmp", Exec: true, Data: tmp})
 	c.Trees = append(c.Trees, launch.Tree{Source: b.dirs.files(r.session()), Target: backend.Workdir, Writable: true, Alone: true})
 	for _, m := range r.Mounts {
 		c.Trees = append(c.Trees, launch.Tree{Source: m.Source, Target: m.Target, Writable: m.Writable, Alone: true})
@@ -216,9 +205,9 @@ func makeEtc(c *launch.Config, r *record) {
 	none := kit.NoAccounts()
 	accounts := none.With(kit.User(r.IDs.User))
 	for file, text := range map[string]string{
-		"passwd": string(accounts.Passwd), "group": string(accounts.Group), "hostname": hostname + "\n",
+		"passwd": string(accounts.Passwd), "group": string(accounts.Group), "hostname": kit.Hostname + "\n",
 		"resolv.conf":   kit.NoNameServer,
-		"hosts":         "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+		"hosts":         kit.Hosts,
 		"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n",
 	} {
 		c.Files = append(c.Files, launch.File{Path: filepath.Join("/etc", file), Mode: 0o644, Data: []byte(text)})

@@ -40,7 +40,7 @@ func (d dirs) readOwner(session string) (workspace, error) {
 	switch err := host.ReadJSON(d.ownerFile(session), &w); {
 	case err == nil && w.Maker != "":
 		return w, nil
-	case !exists(d.workspace(session)):
+	case !host.Exists(d.workspace(session)):
 		return workspace{}, os.ErrNotExist
 	}
 	return workspace{}, errDamaged
@@ -54,7 +54,7 @@ func (b *driver) claimWorkspace(ctx context.Context, x *sandbox) error {
 	case errors.Is(err, os.ErrNotExist):
 		return b.makeWorkspace(ctx, x)
 	case err != nil:
-		return fmt.Errorf("local: the workspace of sandbox %s cannot be used, %w; remove it first: %w", x.session(), scrub(err), backend.ErrExists)
+		return fmt.Errorf("local: the workspace of sandbox %s cannot be used, %w; remove it first: %w", x.session(), host.Public(err), backend.ErrExists)
 	case old.Instance != x.instance():
 		return fmt.Errorf("local: workspace of sandbox %s belongs to another instance: %w", x.session(), backend.ErrExists)
 	case old.Size == 0 && x.Sized() > 0: // a directory cannot become a file system
@@ -85,7 +85,7 @@ func (b *driver) endFormer(ctx context.Context, w workspace) error {
 
 // HasWorkspace reports whether a session has a workspace.
 func (b *driver) HasWorkspace(_ context.Context, instance, sessionID string) (bool, error) {
-	if !kit.IsSessionID(sessionID) || !exists(b.dirs.workspace(sessionID)) {
+	if !kit.IsSessionID(sessionID) || !host.Exists(b.dirs.workspace(sessionID)) {
 		return false, nil
 	}
 	w, err := b.dirs.readOwner(sessionID)
@@ -94,7 +94,7 @@ func (b *driver) HasWorkspace(_ context.Context, instance, sessionID string) (bo
 
 // RemoveWorkspace deletes the workspace of a session without a sandbox.
 func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
-	if !kit.IsSessionID(sessionID) || !exists(b.dirs.workspace(sessionID)) {
+	if !kit.IsSessionID(sessionID) || !host.Exists(b.dirs.workspace(sessionID)) {
 		return nil
 	}
 	x, err := b.takeName(nameOnly(sessionID, instance, newNonce()))
@@ -139,7 +139,7 @@ func (b *driver) makeWorkspace(ctx context.Context, x *sandbox) (err error) {
 	}
 	if err != nil {
 		_ = host.RemoveTree(context.WithoutCancel(ctx), tmp) // a leftover directory does no harm
-		return errors.Join(fmt.Errorf("local: creating a workspace: %w", scrub(err)), b.dirs.releaseBlock(x.IDs.Base))
+		return errors.Join(failed("creating a workspace", err), b.dirs.releaseBlock(x.IDs.Base))
 	}
 	return nil
 }
@@ -149,10 +149,10 @@ func (b *driver) adoptFiles(x *sandbox, files string) error {
 	if b.machine.blocks {
 		uid, gid := x.IDs.hostUser()
 		if err := os.Lchown(files, uid, gid); err != nil {
-			return fmt.Errorf("local: changing the owner of the workspace: %w", scrub(err))
+			return failed("changing the owner of the workspace", err)
 		}
 	}
-	return scrub(os.Chmod(files, 0o755))
+	return host.Public(os.Chmod(files, 0o755))
 }
 
 // settle completes a creation. From now on, the sandbox exists and owns the workspace.
@@ -182,7 +182,7 @@ func (b *driver) removeWorkspace(ctx context.Context, session string, meant func
 		return nil
 	}
 	if err != nil && !errors.Is(err, errDamaged) {
-		return fmt.Errorf("local: cannot read the owner of a workspace: %w", scrub(err))
+		return failed("cannot read the owner of a workspace", err)
 	}
 	if !meant(w) {
 		return nil
@@ -195,8 +195,5 @@ func (b *driver) removeWorkspace(ctx context.Context, session string, meant func
 	if err = snapshots.Alone(ctx, dir, func() error { return b.dirs.discard(ctx, dir) }); err == nil {
 		err = b.dirs.releaseBlock(w.Base)
 	}
-	if err != nil {
-		return fmt.Errorf("local: removing a workspace: %w", scrub(err))
-	}
-	return nil
+	return failed("removing a workspace", err)
 }

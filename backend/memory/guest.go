@@ -116,32 +116,27 @@ type request struct {
 	raw []byte // body of the frame
 }
 
-type operation struct {
-	op    wire.Op
-	serve func(*guest, *request) error
-}
-
-// operations lists the guest agent's requests.
-func operations() []operation {
-	return []operation{
-		{wire.OpHealth, func(g *guest, r *request) error { return r.answer(g.health()) }},
-		{wire.OpRun, decoded((*guest).run)},
-		{wire.OpAttach, decoded((*guest).attach)},
-		{wire.OpRead, decoded((*guest).readOutput)},
-		{wire.OpWait, decoded((*guest).wait)},
-		{wire.OpStdin, decoded((*guest).stdin)},
-		{wire.OpKill, decoded((*guest).kill)},
-		{wire.OpKillAll, func(g *guest, r *request) error { return r.answer(g.killAll()) }},
-		{wire.OpExecs, func(g *guest, r *request) error { return r.answer(list(g.all())) }},
-		{wire.OpFileGet, decoded((*guest).get)},
-		{wire.OpFilePut, decoded((*guest).put)},
-		{wire.OpList, onFiles((*files).list)},
-		{wire.OpStat, onFiles((*files).stat)},
-		{wire.OpRemove, onFiles((*files).remove)},
-		{wire.OpMkdir, onFiles((*files).mkdir)},
-		{wire.OpRename, onFiles((*files).rename)},
-		{wire.OpDigest, onFiles((*files).digest)},
-		{wire.OpClaim, decoded((*guest).claim)},
+// operations returns the functions for the guest agent's requests.
+func operations() map[wire.Op]func(*guest, *request) error {
+	return map[wire.Op]func(*guest, *request) error{
+		wire.OpHealth:  func(g *guest, r *request) error { return r.answer(g.health()) },
+		wire.OpRun:     decoded((*guest).run),
+		wire.OpAttach:  decoded((*guest).attach),
+		wire.OpRead:    decoded((*guest).readOutput),
+		wire.OpWait:    decoded((*guest).wait),
+		wire.OpStdin:   decoded((*guest).stdin),
+		wire.OpKill:    decoded((*guest).kill),
+		wire.OpKillAll: func(g *guest, r *request) error { return r.answer(g.killAll()) },
+		wire.OpExecs:   func(g *guest, r *request) error { return r.answer(list(g.all())) },
+		wire.OpFileGet: decoded((*guest).get),
+		wire.OpFilePut: decoded((*guest).put),
+		wire.OpList:    onFiles((*files).list),
+		wire.OpStat:    onFiles((*files).stat),
+		wire.OpRemove:  onFiles((*files).remove),
+		wire.OpMkdir:   onFiles((*files).mkdir),
+		wire.OpRename:  onFiles((*files).rename),
+		wire.OpDigest:  onFiles((*files).digest),
+		wire.OpClaim:   decoded((*guest).claim),
 	}
 }
 
@@ -195,10 +190,8 @@ func (g *guest) request(r *request) {
 }
 
 func (g *guest) dispatch(r *request) error {
-	for _, o := range operations() {
-		if o.op == r.env.Op {
-			return o.serve(g, r)
-		}
+	if serve, ok := operations()[r.env.Op]; ok {
+		return serve(g, r)
 	}
 	return wire.Errorf(wire.CodeUnsupported, "%.40q is not supported by the memory backend", r.env.Op)
 }

@@ -117,8 +117,7 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (backend.Info, 
 	if err != nil {
 		return backend.Info{}, err
 	}
-	caps := b.Capabilities()
-	if err := p.Supports(name, caps, runtime.GOARCH); err != nil {
+	if err := p.Supports(b.Capabilities(), runtime.GOARCH); err != nil {
 		return backend.Info{}, err
 	}
 	switch {

@@ -53,6 +53,12 @@ func Current(l *flock.Flock) bool {
 	return err1 == nil && err2 == nil && os.SameFile(held, named)
 }
 
+// Exists reports whether a file exists. It does not follow links.
+func Exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
 // Sync flushes a file or a directory to the disk.
 func Sync(path string) error {
 	f, err := os.Open(path)

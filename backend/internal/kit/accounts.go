@@ -24,6 +24,12 @@ func (a *Accounts) Of(file string) []byte {
 	return a.Passwd
 }
 
+// Hostname is the host name of every sandbox.
+const Hostname = "workcell"
+
+// Hosts is /etc/hosts of a sandbox, except if the engine creates this file.
+const Hosts = "127.0.0.1\tlocalhost " + Hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+
 // NoNameServer is /etc/resolv.conf of a sandbox without a network. The address is for documentation (RFC 5737). Without
 // a name server, programs would ask their own loopback interface, and the guest, which counts packets without a route,
 // would not notice the lookups.

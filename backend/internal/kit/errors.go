@@ -72,6 +72,14 @@ func (c *Calls) Fail(ctx context.Context, what string, err error) error {
 	return e
 }
 
+// Settle returns err, or the error of ctx if ctx has ended. It is for operations other than calls to the engine.
+func (c *Calls) Settle(ctx context.Context, what string, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return c.Fail(ctx, what, ctx.Err())
+	}
+	return err
+}
+
 // ended returns the reason why ctx ended, or nil if ctx has not ended. It compares the deadline with the clock, because
 // an engine or the client may notice the deadline first and return a different error text.
 func ended(ctx context.Context) error {

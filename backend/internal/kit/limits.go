@@ -32,6 +32,11 @@ func SandboxLimits(asked, options backend.Limits) backend.Limits {
 // Inodes returns the maximum number of files in a file system of this size.
 func Inodes(bytes int64) int64 { return max(bytes/bytesPerInode, 16) }
 
+// TmpfsOptions returns the mount options for a tmpfs of this size. It belongs to the user.
+func TmpfsOptions(size int64, u User) string {
+	return fmt.Sprintf("size=%d,nr_inodes=%d,mode=1777,uid=%d,gid=%d", size, Inodes(size), u.UID, u.GID)
+}
+
 // MaskedPaths returns the unreadable paths of the kernel's file systems in a sandbox, on a host with this number of
 // processors. The list is the list of the newest Docker Engine. Engines ignore missing paths.
 func MaskedPaths(cpus int) []string {
@@ -45,12 +50,15 @@ func MaskedPaths(cpus int) []string {
 	return paths
 }
 
-// ReadonlyPaths returns the read-only paths of the kernel's file systems in a container. The list is Docker's list plus
-// the mount point of the version 1 control groups. That mount point is a tmpfs without a size limit, which the
-// sandbox's root user could fill.
-func ReadonlyPaths() []string {
-	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/sys/fs/cgroup"}
+// ReadonlyPaths returns the read-only paths of the kernel's file systems in a sandbox. The list is Docker's list plus
+// sys. For containers, sys is [CgroupMount].
+func ReadonlyPaths(sys string) []string {
+	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", sys}
 }
+
+// CgroupMount is the mount point of the version 1 control groups in a container. It is a tmpfs without a size limit,
+// which the sandbox's root user could fill.
+const CgroupMount = "/sys/fs/cgroup"
 
 // MaxTerminals is the maximum number of pseudo-terminals in a sandbox. The limit of the host is kernel.pty.max, by
 // default 4096.
@@ -112,8 +120,8 @@ func GuestEnv() []string {
 
 // Enforceable returns an error if the engine would ignore a requested limit, or if it cannot limit memory and processes
 // at all. No sandbox runs without these two limits. memory reports whether memory can be limited, even if swap cannot.
-func (p *Plan) Enforceable(driver string, memory bool, caps backend.Capabilities) error {
-	switch asked := p.Asked; {
+func (p *Plan) Enforceable(memory bool, caps backend.Capabilities) error {
+	switch asked, driver := p.Asked, p.driver; {
 	case !memory || !caps.PIDs:
 		return fmt.Errorf("%s: cannot limit memory and processes on this host (rootless on cgroup version 1?): %w", driver, backend.ErrUnsupported)
 	case asked.MemoryBytes > 0 && !caps.Memory:

@@ -74,11 +74,7 @@ func dialGuest(pid int, group string) (net.Conn, error) {
 		return nil, err
 	}
 	defer g.proc.Close() //nolint:errcheck // only a handle
-	conn, err := g.dial()
-	if err != nil {
-		return nil, err
-	}
-	return conn, nil
+	return g.dial()
 }
 
 // guestProcess is a guest agent as a process of this host. The open directory proc refers to one process. After that
@@ -111,8 +107,9 @@ func (g *guestProcess) path(name string) string {
 }
 
 // dial connects to the guest's socket.
-func (g *guestProcess) dial() (conn *net.UnixConn, err error) {
-	err = host.InNetns(g.path("ns/net"), func() (err error) {
+func (g *guestProcess) dial() (net.Conn, error) {
+	var conn *net.UnixConn
+	err := host.InNetns(g.path("ns/net"), func() (err error) {
 		conn, err = wire.DialSocket(wire.SocketName) // DialSocket creates the socket on this thread, in the network namespace
 		return err
 	})

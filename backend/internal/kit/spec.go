@@ -3,6 +3,7 @@ package kit
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -28,6 +29,8 @@ type Plan struct {
 	Sized bool           // the Spec or the options set a workspace size; if false, the guest agent watches the default
 
 	Isolation backend.Isolation // set by Supports
+
+	driver string
 }
 
 // NewPlan checks all engine-independent fields of a Spec. options are the driver's limits.
@@ -49,7 +52,10 @@ func NewPlan(driver string, s backend.Spec, images *backend.ImagePolicy, options
 	if s.Building {
 		s.Root = backend.RootWritable
 	}
-	p := &Plan{Spec: s, Asked: s.Limits, Ref: ref, Image: shortName(ref), User: user, Root: rootBytesOf(s.Root, s.Limits, options), Sized: s.Limits.Merge(options).WorkspaceBytes != 0}
+	p := &Plan{
+		Spec: s, Asked: s.Limits, Ref: ref, Image: shortName(ref), User: user, Root: rootBytesOf(s.Root, s.Limits, options),
+		Sized: s.Limits.Merge(options).WorkspaceBytes != 0, driver: driver,
+	}
 	p.Spec.Limits = SandboxLimits(s.Limits, options)
 	l := p.Spec.Limits
 	if l.TmpBytes > l.MemoryBytes/4*3 {
@@ -81,8 +87,8 @@ func shortName(ref string) string {
 
 // Supports returns an error if an engine with these capabilities, on a host of this architecture, cannot run the plan.
 // It does not check limits, see Enforceable.
-func (p *Plan) Supports(driver string, caps backend.Capabilities, arch string) error {
-	s := p.Spec
+func (p *Plan) Supports(caps backend.Capabilities, arch string) error {
+	s, driver := p.Spec, p.driver
 	p.Isolation = caps.Isolation[s.OCIRuntime]
 	switch {
 	case s.OCIRuntime != "" && !slices.Contains(caps.OCIRuntimes, s.OCIRuntime):
@@ -93,6 +99,24 @@ func (p *Plan) Supports(driver string, caps backend.Capabilities, arch string) e
 		return fmt.Errorf("%s: %w", driver, &backend.IsolationError{Has: p.Isolation, Wants: s.Isolation})
 	}
 	return nil
+}
+
+// ContainerCapabilities returns the common capabilities of container engines. runtimes contains the program or the type
+// of each OCI runtime by name. standard is the name of the default runtime. bridge adds bridged networks.
+func ContainerCapabilities(runtimes map[string]string, standard string, bridge bool) backend.Capabilities {
+	caps := backend.Capabilities{
+		Networks: []backend.NetworkMode{backend.NetworkNone}, OCIRuntimes: slices.Sorted(maps.Keys(runtimes)),
+		WritableRoot: true, RootEnforcement: backend.WorkspaceWatched, Persistent: true,
+		Isolation: map[string]backend.Isolation{},
+	}
+	for name, program := range runtimes {
+		caps.Isolation[name] = backend.RuntimeIsolation(program)
+	}
+	caps.Isolation[""] = caps.Isolation[standard]
+	if bridge {
+		caps.Networks = append(caps.Networks, backend.NetworkBridge)
+	}
+	return caps
 }
 
 var sessionIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)

@@ -291,8 +291,9 @@ func mask(p string) error {
 	return err
 }
 
-// loopback starts the loopback interface, the only interface of a new network namespace.
-func loopback() error {
+// StartLoopback starts the loopback interface, the only interface of a new network namespace, in the namespace of the
+// calling thread.
+func StartLoopback() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err

@@ -92,7 +92,7 @@ func build(cfg *Config, input io.Reader) error {
 	if err := buildFiles(cfg); err != nil {
 		return err
 	}
-	if err := loopback(); err != nil {
+	if err := StartLoopback(); err != nil {
 		return failed(IsolationNetwork, "switching on the loopback interface", err)
 	}
 	if err := unix.Sethostname([]byte(cfg.Hostname)); err != nil {

@@ -103,16 +103,21 @@ func Probe() (Facts, error) {
 	for _, n := range nets {
 		f.Addresses = append(f.Addresses, n.Addr())
 	}
-	file, err := os.Open("/etc/resolv.conf")
+	f.Resolvers, err = Resolvers("/etc/resolv.conf")
+	return f, err
+}
+
+// Resolvers returns the name servers in a file, except name servers on loopback addresses. A missing file has none.
+func Resolvers(file string) ([]netip.Addr, error) {
+	f, err := os.Open(file)
 	if errors.Is(err, os.ErrNotExist) {
-		return f, nil
+		return nil, nil
 	}
 	if err != nil {
-		return f, fmt.Errorf("resolvers: %w", err)
+		return nil, fmt.Errorf("resolvers: %w", err)
 	}
-	defer file.Close() //nolint:errcheck // only read from
-	f.Resolvers, err = resolvers(file)
-	return f, err
+	defer f.Close() //nolint:errcheck // only read from
+	return resolvers(f)
 }
 
 // networks returns the addresses of this namespace's interfaces together with their networks, without loopback.

@@ -14,9 +14,6 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
-// containerdSocket is the default socket of containerd.
-const containerdSocket = "/run/containerd/containerd.sock"
-
 func (s Set) containerd() Engine {
 	return Engine{
 		Name: Containerd,
@@ -46,7 +43,7 @@ func (s Set) containerdAddress() string {
 	if address := s.Env.Get("CONTAINERD_ADDRESS"); address != "" {
 		return strings.TrimPrefix(address, "unix://")
 	}
-	return containerdSocket
+	return containerd.DefaultAddress
 }
 
 // containerdID returns the address of the engine and its namespace.
