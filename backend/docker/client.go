@@ -9,14 +9,10 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-const (
-	cleanupTimeout = kit.CleanupTimeout
-	// attachTimeout bounds the opening of a stream. An engine does not respond if an earlier client stopped reading.
-	attachTimeout = 10 * time.Second
-)
+// attachTimeout bounds the opening of a stream. An engine does not respond if an earlier client stopped reading.
+const attachTimeout = 10 * time.Second
 
 func newClient(o Options) (*client.Client, error) {
 	opts := []client.Opt{

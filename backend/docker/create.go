@@ -82,14 +82,14 @@ func (c *creation) make(ctx context.Context) error {
 	if err := c.createContainer(ctx); err != nil {
 		return err
 	}
-	made, half, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
-	if err == nil && !made {
+	workspace, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
+	if err == nil && workspace != claimMade {
 		err = c.b.removeTerminals(ctx, c.p.volume)
 	}
 	if err != nil {
 		return err
 	}
-	if (made || half) && c.p.Spec.Fork != nil {
+	if workspace != claimUsed && c.p.Spec.Fork != nil {
 		if err := c.forkFiles(ctx); err != nil {
 			return err
 		}
@@ -266,8 +266,8 @@ func (c *creation) findContainer(ctx context.Context) error {
 
 // dropWorkspace removes the volume if this creation created it.
 func (c *creation) dropWorkspace(ctx context.Context) error {
-	made, _, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
-	if made {
+	workspace, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
+	if workspace == claimMade {
 		return c.b.removeWorkspace(ctx, c.p.volume)
 	}
 	return kit.Ignore(err, backend.ErrNotFound, backend.ErrExists, errHalf)

@@ -123,7 +123,7 @@ func (b *driver) runGuard(ctx context.Context, network string, caps []string, mo
 
 // runOnce starts a container and returns the output if it exits successfully.
 func (b *driver) runOnce(ctx context.Context, id string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kit.CleanupTimeout)
 	defer cancel()
 	s, err := b.hijack(ctx, "attach", "/containers/"+id+"/attach", url.Values{"stream": {"1"}, "stdout": {"1"}}, nil, nil)
 	if err != nil {

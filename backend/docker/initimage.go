@@ -64,7 +64,7 @@ func (b *driver) withHelper(ctx context.Context, h helper, f func(id string) err
 		err = f(id)
 	}
 	if id != "" {
-		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kit.CleanupTimeout)
 		defer cancel()
 		err = errors.Join(err, b.removeContainer(cctx, id))
 	}

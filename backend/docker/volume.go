@@ -31,24 +31,32 @@ func (b *driver) workspaceMount(p *plan, nonce string) mount.Mount {
 	}
 }
 
-// claimWorkspace reports whether the creation of the container created the volume. If not, half reports whether the
-// existing volume is an incomplete fork. If the volume does not belong to the session, claimWorkspace returns an error.
-func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (made, half bool, err error) {
+// claim is the state of a session's workspace volume after the creation of the container.
+type claim int
+
+const (
+	claimUsed claim = iota // existed before
+	claimHalf              // existed before, but is an incomplete fork
+	claimMade              // created together with the container
+)
+
+// claimWorkspace returns the state of the workspace volume. If the volume does not belong to the session or cannot be
+// used, claimWorkspace returns an error.
+func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (claim, error) {
 	v, err := b.inspectVolume(ctx, p.volume)
-	if err != nil {
-		return false, false, err
+	switch {
+	case err != nil:
+		return claimUsed, err
+	case v.Labels[labelNonce] == nonce:
+		return claimMade, nil
+	case !sameOwner(v.Labels, p.Spec.Instance, p.Spec.ID):
+		return claimUsed, fmt.Errorf("docker: volume %s belongs to another sandbox: %w", p.volume, backend.ErrExists)
+	case !b.half(v):
+		return claimUsed, nil
+	case p.Spec.Fork == nil:
+		return claimHalf, errHalf
 	}
-	if v.Labels[labelNonce] == nonce {
-		return true, false, nil
-	}
-	if !sameOwner(v.Labels, p.Spec.Instance, p.Spec.ID) {
-		return false, false, fmt.Errorf("docker: volume %s belongs to another sandbox: %w", p.volume, backend.ErrExists)
-	}
-	half = b.half(v)
-	if half && p.Spec.Fork == nil {
-		err = errHalf
-	}
-	return false, half, err
+	return claimHalf, nil
 }
 
 // errHalf is the error for an incomplete fork whose creator died. The volume contains only files of the snapshot.
