@@ -7,15 +7,10 @@ import (
 
 	"github.com/containerd/log"
 	"go.opentelemetry.io/otel/trace"
-
-	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-const (
-	cleanupTimeout = kit.CleanupTimeout
-	// reconnectPause is the maximum pause between attempts to connect to an unavailable containerd.
-	reconnectPause = 2 * time.Second
-)
+// reconnectPause is the maximum pause between attempts to connect to an unavailable containerd.
+const reconnectPause = 2 * time.Second
 
 // muted returns a context in which containerd's client and the CNI library record no spans and write no logs. They use
 // the process's global tracer and standard error, and their output would contain raw IDs, host paths, and addresses of

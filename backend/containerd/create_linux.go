@@ -155,7 +155,7 @@ func (b *driver) materialize(ctx context.Context, r *record) (mounts []mount.Mou
 		return err
 	})
 	g.Go(func() error {
-		if err := b.makeFiles(r); err != nil {
+		if err := makeFiles(r); err != nil {
 			return err
 		}
 		if err := b.makeCgroup(r); err != nil {

@@ -111,7 +111,7 @@ func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, err
 		return nil, lost(err)
 	}
 	s := host.NewStream(stream.Stdout, stream.Stdin, func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kit.CleanupTimeout)
 		defer cancel()
 		ended := b.calls.Do(ctx, "end connection", func(ctx context.Context) error {
 			_, err := process.Delete(ctx, ctrd.WithProcessKill)

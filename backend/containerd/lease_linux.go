@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/leases"
+
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // leased runs f, which creates unreferenced content or snapshots, under a lease as protection from the garbage
@@ -16,7 +18,7 @@ func (b *driver) leased(ctx context.Context, limit time.Duration, f func(context
 		return err
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(cleanupTimeout, b.opts.Patience))
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(kit.CleanupTimeout, b.opts.Patience))
 		defer cancel()
 		if err := m.Delete(ctx, l); err != nil {
 			b.log.Debug("containerd: cannot delete a lease, it will expire", "error", err)

@@ -115,7 +115,7 @@ func (b *driver) restart(ctx context.Context, r *record) error {
 	if err == nil || errors.Is(err, errStarted) {
 		return nil
 	}
-	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kit.CleanupTimeout)
 	defer cancel()
 	return errors.Join(b.outlive(ctx, err), b.deleteTask(cctx, r))
 }

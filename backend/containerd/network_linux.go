@@ -248,12 +248,12 @@ func resolvers() []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{8, 8, 8, 8}), netip.AddrFrom4([4]byte{8, 8, 4, 4})}
 }
 
-func resolvConf() []byte {
+func resolvConf() string {
 	var out strings.Builder
 	for _, a := range resolvers() {
 		fmt.Fprintf(&out, "nameserver %v\n", a)
 	}
-	return []byte(out.String())
+	return out.String()
 }
 
 // inThread runs f on a separate thread in new namespaces. The thread exits after f, and the kernel then removes unused

@@ -67,7 +67,7 @@ func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
 func (b *driver) mounts(p *plan, r *record, volumes []string) []specs.Mount {
 	dir := r.state()
 	ms := kernelMounts(p.Spec.Limits)
-	files := etcFiles()
+	files := []string{"hosts", "hostname", "resolv.conf"} // see makeFiles
 	if kit.NamesUser(p.User, p.Spec.Root) {
 		files = append(files, kit.AccountFiles()...)
 	}

@@ -87,33 +87,19 @@ func (b *driver) installGuest(runtime string) error {
 	return stateError("install the guest", err)
 }
 
-func etcFiles() []string { return []string{"hosts", "hostname", "resolv.conf"} }
-
-// makeFiles creates a sandbox's directory and the files in it.
-func (b *driver) makeFiles(r *record) error {
-	dir := r.state()
-	if err := os.MkdirAll(dir.sandbox(r.id), 0o700); err != nil {
-		return stateError("make files", err)
+// makeFiles creates a sandbox's directory and the files of /etc in it.
+func makeFiles(r *record) error {
+	dir, servers := r.state(), kit.NoNameServer
+	if r.bridged() {
+		servers = resolvConf()
 	}
-	for _, name := range etcFiles() {
-		if err := os.WriteFile(dir.file(r.id, name), etcFile(name, r), 0o644); err != nil { //nolint:gosec // the sandbox reads it
-			return stateError("make files", err)
+	err := os.MkdirAll(dir.sandbox(r.id), 0o700)
+	for name, text := range map[string]string{"hosts": kit.Hosts, "hostname": kit.Hostname + "\n", "resolv.conf": servers} {
+		if err == nil {
+			err = os.WriteFile(dir.file(r.id, name), []byte(text), 0o644) //nolint:gosec // the sandbox reads it
 		}
 	}
-	return nil
-}
-
-func etcFile(name string, r *record) []byte {
-	switch name {
-	case "hosts":
-		return []byte(kit.Hosts)
-	case "hostname":
-		return []byte(kit.Hostname + "\n")
-	}
-	if r.bridged() {
-		return resolvConf()
-	}
-	return []byte(kit.NoNameServer)
+	return stateError("make files", err)
 }
 
 // workspaceTag records the owner of a workspace.

@@ -41,16 +41,15 @@ func (d *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 		err = d.calls.Fail(bounded, "dial", err)
 		return err == nil || errors.Is(err, backend.ErrPermission), err
 	})
-	if err != nil && ctx.Err() != nil {
+	switch {
+	case err == nil:
+		return s, nil
+	case ctx.Err() != nil:
 		return nil, d.calls.Fail(ctx, "dial", ctx.Err())
-	}
-	if err != nil && bounded.Err() != nil {
+	case bounded.Err() != nil:
 		return nil, fmt.Errorf("kubernetes: dial: cannot reach the sandbox: %w", backend.ErrUnavailable)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
+	return nil, err
 }
 
 // stream provides the standard streams of a program in a pod.

@@ -39,11 +39,8 @@ func (d dirs) tmp() string                { return filepath.Join(d.root, "tmp") 
 func (d dirs) trash() string              { return filepath.Join(d.root, "trash") }
 func (d dirs) guest() string              { return filepath.Join(d.root, "guest") }
 
-// fresh returns a name for a new object. discarded returns a name for an object to remove.
+// fresh returns a name for a new object.
 func (d dirs) fresh() string { return filepath.Join(d.tmp(), d.self+"-"+strings.ToLower(rand.Text())) }
-func (d dirs) discarded() string {
-	return filepath.Join(d.trash(), d.self+"-"+strings.ToLower(rand.Text()))
-}
 
 // openDirs creates missing directories and verifies that other users have no access.
 func openDirs(root string) (dirs, error) {

@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"os"
 	"path/filepath"
@@ -20,7 +21,8 @@ func (d dirs) discard(ctx context.Context, dir string) error {
 	if holdsMount(dir) {
 		return host.ErrMounted
 	}
-	tmp := d.discarded()
+	text := "-" + strings.ToLower(rand.Text())
+	tmp := filepath.Join(d.trash(), d.self+text)
 	if err := os.Rename(dir, tmp); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
@@ -29,8 +31,7 @@ func (d dirs) discard(ctx context.Context, dir string) error {
 	}
 	err := host.Public(host.RemoveTree(ctx, tmp))
 	if err != nil {
-		_, text, _ := cutLast(filepath.Base(tmp))
-		_ = os.Rename(tmp, filepath.Join(d.trash(), anybody+"-"+text)) // otherwise it is left until this process exits
+		_ = os.Rename(tmp, filepath.Join(d.trash(), anybody+text)) // otherwise it is left until this process exits
 	}
 	return err
 }
@@ -54,21 +55,14 @@ func holdsMount(dir string) bool {
 	return false
 }
 
-func cutLast(name string) (owner, text string, ok bool) {
-	at := strings.LastIndexByte(name, '-')
-	if at < 0 {
-		return "", "", false
-	}
-	return name[:at], name[at+1:], true
-}
-
 // sweep removes leftovers of dead processes and claims of user IDs without an owner.
 func (d dirs) sweep(ctx context.Context) error {
 	var errs []error
 	for _, dir := range []string{d.tmp(), d.trash()} {
 		entries, _ := os.ReadDir(dir) // another call reports errors
 		for _, e := range entries {
-			if owner, _, ok := cutLast(e.Name()); ok && (owner == anybody || isDead(owner, d.self)) {
+			owner := e.Name()[:max(0, strings.LastIndexByte(e.Name(), '-'))]
+			if owner == anybody || isDead(owner, d.self) {
 				errs = append(errs, d.discard(ctx, filepath.Join(dir, e.Name())))
 			}
 		}

@@ -67,12 +67,17 @@ func (n *node) info(p string) wire.FileInfo {
 	return wire.FileInfo{Path: p, Type: kind, Size: int64(len(n.data)), Mode: n.mode, ModTimeUnix: n.mod.Unix()}
 }
 
-// at returns a node. The caller must hold the mutex, for at and for all methods below except file and put.
-func (f *files) at(p string) (*node, error) {
-	if n := f.nodes[p]; n != nil {
-		return n, nil
+// find returns a node with the relative path. The caller must hold the mutex, for find and for all methods below except
+// file and put.
+func (f *files) find(name string) (string, *node, error) {
+	p, err := relative(name)
+	if err != nil {
+		return "", nil, err
 	}
-	return nil, wire.Errorf(wire.CodeNotFound, "%s: no such file or directory", p)
+	if n := f.nodes[p]; n != nil {
+		return p, n, nil
+	}
+	return "", nil, wire.Errorf(wire.CodeNotFound, "%s: no such file or directory", p)
 }
 
 // makeDirs creates a directory and its parents.
@@ -99,11 +104,7 @@ func (f *files) file(name string) (*node, error) {
 
 // look is like file. The caller must hold the mutex.
 func (f *files) look(name string) (*node, error) {
-	p, err := relative(name)
-	if err != nil {
-		return nil, err
-	}
-	n, err := f.at(p)
+	p, n, err := f.find(name)
 	if err != nil {
 		return nil, err
 	}
@@ -156,11 +157,7 @@ func holds(data, sum []byte) bool {
 }
 
 func (f *files) stat(req *wire.PathRequest) (any, error) {
-	p, err := relative(req.Path)
-	if err != nil {
-		return nil, err
-	}
-	n, err := f.at(p)
+	p, n, err := f.find(req.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -191,18 +188,13 @@ func (f *files) below(dir string) []string {
 }
 
 func (f *files) remove(req *wire.PathRequest) (any, error) {
-	p, err := relative(req.Path)
-	if err != nil {
+	p, n, err := f.find(req.Path)
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if p == "." {
+	case p == ".":
 		return nil, wire.Errorf(wire.CodeInvalid, "%s cannot be removed", backend.Workdir)
-	}
-	n, err := f.at(p)
-	if err != nil {
-		return nil, err
-	}
-	if n.dir && !req.Recursive {
+	case n.dir && !req.Recursive:
 		return nil, wire.Errorf(wire.CodeInvalid, "%s: is a directory; set recursive to remove it", p)
 	}
 	all := append(f.below(p), p)
@@ -222,11 +214,11 @@ func (f *files) rename(req *wire.RenameRequest) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := f.at(from)
+	_, n, err := f.find(from)
 	if err != nil {
 		return nil, err
 	}
-	parent, err := f.at(path.Dir(to))
+	_, parent, err := f.find(path.Dir(to))
 	if err != nil {
 		return nil, err
 	}
@@ -255,11 +247,7 @@ func (f *files) rename(req *wire.RenameRequest) (any, error) {
 }
 
 func (f *files) list(req *wire.ListRequest) (any, error) {
-	dir, err := relative(req.Path)
-	if err != nil {
-		return nil, err
-	}
-	n, err := f.at(dir)
+	dir, n, err := f.find(req.Path)
 	if err != nil {
 		return nil, err
 	}

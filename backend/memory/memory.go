@@ -18,7 +18,6 @@
 package memory
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -227,14 +226,9 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 	defer b.e.mu.Unlock()
 	var all []backend.Info
 	for _, s := range b.e.sandboxes {
-		if kit.Matches(filter, &s.info) {
-			info := s.describe()
-			info.ImageEnv = nil
-			all = append(all, info)
-		}
+		all = append(all, s.describe())
 	}
-	slices.SortFunc(all, func(x, y backend.Info) int { return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.ID, y.ID)) })
-	return all, nil
+	return kit.Select(all, filter), nil
 }
 
 // Start starts a stopped sandbox.

@@ -104,21 +104,14 @@ func (d *Driver) Create(ctx context.Context, spec backend.Spec) (backend.Info, e
 
 // Get describes a sandbox.
 func (d *Driver) Get(ctx context.Context, id string) (backend.Info, error) {
-	return Admit(ctx, d.calls, "", func(ctx context.Context) (backend.Info, error) { return d.engine.Get(ctx, id) })
+	return Admit(ctx, d.calls, "", With(d.engine.Get, id))
 }
 
 // List describes the sandboxes matching filter, oldest first.
 func (d *Driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
 	return Admit(ctx, d.calls, "", func(ctx context.Context) ([]backend.Info, error) {
 		infos, err := d.engine.List(ctx, filter)
-		infos = slices.DeleteFunc(infos, func(i backend.Info) bool { return !Matches(filter, &i) })
-		for i := range infos {
-			infos[i].ImageEnv = nil
-		}
-		slices.SortFunc(infos, func(a, b backend.Info) int {
-			return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
-		})
-		return infos, err
+		return Select(infos, filter), err
 	})
 }
 
@@ -139,7 +132,7 @@ func (d *Driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 
 // Dial opens a new stream to the guest agent.
 func (d *Driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	return Admit(ctx, d.calls, telemetry.SpanDriverDial, func(ctx context.Context) (io.ReadWriteCloser, error) { return d.engine.Dial(ctx, id) })
+	return Admit(ctx, d.calls, telemetry.SpanDriverDial, With(d.engine.Dial, id))
 }
 
 // Ping checks the connection to the engine and returns information about it.
@@ -154,7 +147,7 @@ func (d *Driver) ImageID(ctx context.Context, ref string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	id, err := Admit(ctx, d.calls, "", func(ctx context.Context) (string, error) { return d.engine.ImageID(ctx, full) })
+	id, err := Admit(ctx, d.calls, "", With(d.engine.ImageID, full))
 	if err != nil {
 		return "", Ignore(err, backend.ErrNotFound, backend.ErrImage)
 	}

@@ -3,6 +3,7 @@ package kit
 import (
 	"cmp"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -96,8 +97,20 @@ func (r *Record) Info(labels, user map[string]string) backend.Info {
 	return info
 }
 
-// Matches reports whether a filter selects a sandbox.
-func Matches(f backend.Filter, i *backend.Info) bool {
+// Select returns the sandboxes matching a filter, oldest first, in the form of [backend.SandboxBackend.List]. It changes
+// infos.
+func Select(infos []backend.Info, f backend.Filter) []backend.Info {
+	infos = slices.DeleteFunc(infos, func(i backend.Info) bool { return !matches(f, &i) })
+	for i := range infos {
+		infos[i].ImageEnv = nil
+	}
+	slices.SortFunc(infos, func(a, b backend.Info) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
+	})
+	return infos
+}
+
+func matches(f backend.Filter, i *backend.Info) bool {
 	return (f.Instance == "" || f.Instance == i.Instance) && (f.SessionID == "" || f.SessionID == i.SessionID) &&
 		(f.Key == "" || f.Key == i.Key) && (f.Run == "" || f.Run == i.Run)
 }
