@@ -7,9 +7,6 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// cpuPeriod is the period of the CPU quota, in microseconds. It is the default of the kernel and of Docker.
-const cpuPeriod = 100_000
-
 // resources converts limits to the runtime's form. Requested limits not enforceable on the host have already been
 // rejected. All devices are denied. The runtime adds the harmless devices of every container.
 func (e *engine) resources(l backend.Limits) *specs.LinuxResources {
@@ -22,9 +19,7 @@ func (e *engine) resources(l backend.Limits) *specs.LinuxResources {
 		}
 	}
 	if e.caps.CPU {
-		// If the host has fewer CPUs than requested, no further limit is necessary.
-		quota := min(l.CPUMillis, int64(e.cpus)*1000) * cpuPeriod / 1000
-		r.CPU = &specs.LinuxCPU{Quota: &quota, Period: new(uint64(cpuPeriod))}
+		r.CPU = &specs.LinuxCPU{Quota: new(kit.CPUQuota(l, e.cpus)), Period: new(uint64(kit.CPUPeriod))}
 	}
 	if e.caps.PIDs {
 		r.Pids = &specs.LinuxPids{Limit: new(l.PIDs + kit.GuestPIDs)}

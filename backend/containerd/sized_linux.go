@@ -108,7 +108,7 @@ func (r *record) attachWorkspace() (io.Closer, error) {
 	}
 	link := r.state().file(r.id, deviceLink)
 	_ = os.Remove(link + ".new") // left over from a dead process
-	if err = os.Symlink(d.Path, link+".new"); err == nil {
+	if err = os.Symlink(d.Name(), link+".new"); err == nil {
 		err = os.Rename(link+".new", link)
 	}
 	if err != nil {

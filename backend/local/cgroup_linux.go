@@ -21,11 +21,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-const (
-	cpuPeriod = 100_000 // microseconds
-	// rmdirPatience is the maximum time in which the kernel releases a cgroup whose processes have exited.
-	rmdirPatience = 10 * time.Second
-)
+// rmdirPatience is the maximum time in which the kernel releases a cgroup whose processes have exited.
+const rmdirPatience = 10 * time.Second
 
 // cgroups describes where this process may create control groups: one directory per controller. On version 2, all
 // controllers have the same directory.
@@ -222,15 +219,14 @@ func (g group) settings(l backend.Limits, cpus int) [][2]string {
 	}
 	memory := l.MemoryBytes + kit.GuestMemory
 	set("pids", "pids.max", l.PIDs+kit.GuestPIDs)
-	// If the host has fewer CPUs than requested, no further limit is necessary.
-	quota := min(l.CPUMillis, int64(cpus)*1000) * cpuPeriod / 1000
+	quota := kit.CPUQuota(l, cpus)
 	if g.c.v2 {
 		set("memory", "memory.max", memory)
 		if dir := g.dir("memory"); dir != "" && host.Exists(filepath.Join(dir, "memory.swap.max")) {
 			set("memory", "memory.swap.max", 0)
 		}
 		if dir := g.dir("cpu"); dir != "" {
-			out = append(out, [2]string{filepath.Join(dir, "cpu.max"), fmt.Sprintf("%d %d", quota, cpuPeriod)})
+			out = append(out, [2]string{filepath.Join(dir, "cpu.max"), fmt.Sprintf("%d %d", quota, kit.CPUPeriod)})
 		}
 		return out
 	}

@@ -69,7 +69,7 @@ func (b *driver) mountSized(x *sandbox, launcher int) error {
 		return fmt.Errorf("local: the sandbox's process exited during setup: %w: %w", host.Public(err), backend.ErrLost)
 	}
 	defer ns.Close()
-	if err := host.OnThread(func() error { return b.mountIn(int(ns.Fd()), d.Path, x) }); err != nil {
+	if err := host.OnThread(func() error { return b.mountIn(int(ns.Fd()), d.Name(), x) }); err != nil {
 		return fmt.Errorf("local: mounting the workspace: %w: %w", host.Public(err), backend.ErrUnavailable)
 	}
 	return nil

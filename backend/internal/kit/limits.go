@@ -37,6 +37,15 @@ func TmpfsOptions(size int64, u User) string {
 	return fmt.Sprintf("size=%d,nr_inodes=%d,mode=1777,uid=%d,gid=%d", size, Inodes(size), u.UID, u.GID)
 }
 
+// CPUPeriod is the period of the CPU quota, in microseconds. It is the default of the kernel and of Docker.
+const CPUPeriod = 100_000
+
+// CPUQuota returns the CPU time per CPUPeriod, in microseconds, on a host with this number of processors. If the host
+// has fewer processors than requested, no further limit is necessary.
+func CPUQuota(l backend.Limits, cpus int) int64 {
+	return min(l.CPUMillis, int64(cpus)*1000) * CPUPeriod / 1000
+}
+
 // MaskedPaths returns the unreadable paths of the kernel's file systems in a sandbox, on a host with this number of
 // processors. The list is the list of the newest Docker Engine. Engines ignore missing paths.
 func MaskedPaths(cpus int) []string {

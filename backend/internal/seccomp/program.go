@@ -38,23 +38,17 @@ const (
 
 // abi is a system call interface of a host.
 type abi struct {
-	arch  specs.Arch
 	audit uint32 // an AUDIT_ARCH constant of the kernel
 	table string // name of the table of call numbers
 }
 
-func abis(arch specs.Arch) (abi, bool) {
-	for _, a := range []abi{
-		{specs.ArchX86_64, 0xc000003e, "amd64"},
-		{specs.ArchX86, 0x40000003, "386"},
-		{specs.ArchAARCH64, 0xc00000b7, "arm64"},
-		{specs.ArchARM, 0x40000028, "arm"},
-	} {
-		if a.arch == arch {
-			return a, true
-		}
+func abis() map[specs.Arch]abi {
+	return map[specs.Arch]abi{
+		specs.ArchX86_64:  {0xc000003e, "amd64"},
+		specs.ArchX86:     {0x40000003, "386"},
+		specs.ArchAARCH64: {0xc00000b7, "arm64"},
+		specs.ArchARM:     {0x40000028, "arm"},
 	}
-	return abi{}, false
 }
 
 // Program returns the filter in the kernel's format: an array of struct sock_filter in the host's byte order. The
@@ -92,7 +86,7 @@ func Instructions(t Target) ([]bpf.Instruction, error) {
 	}
 	out := []bpf.Instruction{bpf.LoadAbsolute{Off: offsetArch, Size: 4}}
 	for _, arch := range f.Architectures {
-		a, ok := abis(arch)
+		a, ok := abis()[arch]
 		if !ok { // x32, which the section of amd64 handles
 			continue
 		}

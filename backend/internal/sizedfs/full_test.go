@@ -36,7 +36,7 @@ func mount(t *testing.T, image, options string) string {
 	d, err := sizedfs.Attach(image)
 	must(t, err)
 	at := t.TempDir()
-	must(t, errors.Join(unix.Mount(d.Path, at, "ext4", unix.MS_NODEV|unix.MS_NOSUID, options), d.Close()))
+	must(t, errors.Join(unix.Mount(d.Name(), at, "ext4", unix.MS_NODEV|unix.MS_NOSUID, options), d.Close()))
 	t.Cleanup(func() { unmount(t, at) })
 	return at
 }

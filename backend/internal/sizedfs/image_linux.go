@@ -101,7 +101,7 @@ func Mount(file string) (root int, err error) {
 		return -1, fmt.Errorf("mounting: %w", err)
 	}
 	defer unix.Close(fs)
-	err = unix.FsconfigSetString(fs, "source", d.Path)
+	err = unix.FsconfigSetString(fs, "source", d.Name())
 	for option := range strings.SplitSeq(Options, ",") {
 		err = cmp.Or(err, unix.FsconfigSetFlag(fs, option))
 	}

@@ -10,21 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Device is a loop device for a file. The kernel releases it when it is closed and not mounted.
-type Device struct {
-	Path string // "/dev/loop3"
-	f    *os.File
-}
-
-// Close closes the device.
-func (d *Device) Close() error { return d.f.Close() }
-
 // attachBound is the maximum time to search for a free device while other programs take free devices.
 const attachBound = 10 * time.Second
 
-// Attach returns a loop device for file. It returns the existing device if the file is still mounted, and a new device
-// otherwise. Two devices for one file would destroy the contents, so only one caller at a time may attach this file.
-func Attach(file string) (*Device, error) {
+// Attach returns an open loop device for file, for example /dev/loop3. It returns the existing device if the file is
+// still mounted, and a new device otherwise. Two devices for one file would destroy the contents, so only one caller at
+// a time may attach this file. The kernel releases the device when it is closed and not mounted.
+func Attach(file string) (*os.File, error) {
 	f, err := os.OpenFile(file, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -50,7 +42,7 @@ func Attach(file string) (*Device, error) {
 	}
 }
 
-func attachFree(control int, f *os.File) (*Device, error) {
+func attachFree(control int, f *os.File) (*os.File, error) {
 	n, err := unix.IoctlRetInt(control, unix.LOOP_CTL_GET_FREE)
 	if err != nil {
 		return nil, fmt.Errorf("finding a loop device: %w", err)
@@ -72,25 +64,24 @@ func attachFree(control int, f *os.File) (*Device, error) {
 		_ = dev.Close() // only opened
 		return nil, fmt.Errorf("setting up a loop device: %w", err)
 	}
-	return &Device{path, dev}, nil
+	return dev, nil
 }
 
 // find returns the file's existing device, or nil.
-func find(file *unix.Stat_t) *Device {
+func find(file *unix.Stat_t) *os.File {
 	bound, err := filepath.Glob("/sys/block/loop*/loop")
 	if err != nil {
 		return nil
 	}
 	for _, b := range bound {
-		path := filepath.Join("/dev", filepath.Base(filepath.Dir(b)))
-		dev, err := os.OpenFile(path, os.O_RDWR, 0)
+		dev, err := os.OpenFile(filepath.Join("/dev", filepath.Base(filepath.Dir(b))), os.O_RDWR, 0)
 		if err != nil {
 			continue // released, or not visible to this process
 		}
 		// While the device is open, the backing file cannot change.
 		info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
 		if err == nil && info.Inode == file.Ino && info.Device == file.Dev && info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0 {
-			return &Device{path, dev}
+			return dev
 		}
 		_ = dev.Close() // only read
 	}

@@ -45,8 +45,8 @@ func use(t *testing.T, file string, size int64) {
 	d, err := sizedfs.Attach(file)
 	must(t, err)
 	second, err := sizedfs.Attach(file)
-	if err != nil || second.Path != d.Path {
-		t.Errorf("attached again: %+v, %v, first %s", second, err, d.Path)
+	if err != nil || second.Name() != d.Name() {
+		t.Errorf("attached again: %+v, %v, first %s", second, err, d.Name())
 	}
 	at := mount(t, file, sizedfs.Options)
 	check(t, at, size, size/4096)
