@@ -33,8 +33,7 @@ func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) 
 	if err := b.engine.supports(checked); err != nil {
 		return nil, err
 	}
-	var err error
-	if p.Spec.Mounts, err = kit.ResolveMounts("containerd", p.Spec.Mounts, b.state.root); err != nil {
+	if err := p.ResolveMounts(nil, b.state.root); err != nil {
 		return nil, err
 	}
 	if p.Sized {

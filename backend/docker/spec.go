@@ -67,30 +67,17 @@ func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) 
 	if err := e.supports(checked); err != nil {
 		return nil, err
 	}
-	if err := b.resolveMounts(p); err != nil {
+	if err := checked.ResolveMounts(b.isElsewhere, e.root); err != nil {
 		return nil, err
 	}
 	p.labels, err = p.makeLabels(b.opts.Guest.Version)
 	return p, err
 }
 
-// resolveMounts checks the directories to mount, if the engine probably uses the directories of this host.
-func (b *driver) resolveMounts(p *plan) error {
-	p.Spec.Mounts = slices.Clone(p.Spec.Mounts)
-	for i, m := range p.Spec.Mounts {
-		if _, err := os.Stat(m.Source); err != nil || !strings.HasPrefix(b.api.DaemonHost(), "unix:") {
-			continue // the engine checks whether the directory exists
-		}
-		found, err := kit.ResolveMounts("docker", []backend.Mount{m}, p.engine.root)
-		if err != nil {
-			return err
-		}
-		p.Spec.Mounts[i] = found[0]
-	}
-	if err := kit.CheckSources(p.Spec.Mounts); err != nil {
-		return fmt.Errorf("docker: %w", err)
-	}
-	return nil
+// isElsewhere reports whether a directory to mount is probably on another host. The engine then checks the directory.
+func (b *driver) isElsewhere(dir string) bool {
+	_, err := os.Stat(dir)
+	return err != nil || !strings.HasPrefix(b.api.DaemonHost(), "unix:")
 }
 
 // makeLabels merges the user's labels with Workcell's labels.

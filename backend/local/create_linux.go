@@ -100,12 +100,12 @@ func (b *driver) plan(ctx context.Context, p *kit.Plan) (*record, error) {
 			return nil, err
 		}
 	}
+	if err := b.resolveMounts(p); err != nil {
+		return nil, err
+	}
 	r := &record{
 		Nonce: newNonce(), Record: p.Record(enforcement), Labels: p.SandboxLabels(b.opts.Guest.Version),
 		UserLabels: maps.Clone(p.Spec.Labels),
-	}
-	if r.Mounts, err = b.mounts(p.Spec.Mounts); err != nil {
-		return nil, err
 	}
 	r.Image, r.Limits, r.IDs.User = hostImage, b.enforceable(r.Limits), launch.ID(p.User)
 	if err := b.planEnvironment(p, r); err != nil {
@@ -115,16 +115,18 @@ func (b *driver) plan(ctx context.Context, p *kit.Plan) (*record, error) {
 	return r, nil
 }
 
-// mounts resolves the sources of mounts. It returns an error for a target inside a directory shared with the host.
-func (b *driver) mounts(list []backend.Mount) ([]backend.Mount, error) {
-	for _, m := range list {
+// resolveMounts resolves the sources of mounts. It returns an error for a target inside a directory shared with the
+// host.
+func (b *driver) resolveMounts(p *kit.Plan) error {
+	for _, m := range p.Spec.Mounts {
 		for _, dir := range append(systemDirs(), "/etc") {
 			if m.Target == dir || strings.HasPrefix(m.Target, dir+"/") {
-				return nil, fmt.Errorf("local: cannot mount at %s, which is a path of the host: %w", m.Target, backend.ErrUnsupported)
+				return fmt.Errorf("local: cannot mount at %s, which is a path of the host: %w",
+					m.Target, backend.ErrUnsupported)
 			}
 		}
 	}
-	return kit.ResolveMounts("local", list, b.dirs.root)
+	return p.ResolveMounts(nil, b.dirs.root)
 }
 
 // supports returns an error if this host cannot run the plan.

@@ -62,12 +62,12 @@ func checkMounts(list []backend.Mount) error {
 			}
 		}
 	}
-	return CheckSources(list)
+	return checkSources(list)
 }
 
-// CheckSources returns an error if a source directory is inside a writable source. Otherwise, the sandbox could replace
+// checkSources returns an error if a source directory is inside a writable source. Otherwise, the sandbox could replace
 // the inner directory before the next mount.
-func CheckSources(list []backend.Mount) error {
+func checkSources(list []backend.Mount) error {
 	for _, m := range list {
 		for _, other := range list {
 			if other.Writable && strings.HasPrefix(m.Source, other.Source+"/") {
@@ -87,37 +87,45 @@ func checkSource(m backend.Mount, dir string, held ...string) error {
 	return nil
 }
 
-// ResolveMounts resolves the symbolic links in the sources of the mounts, and checks the results. held lists
-// directories of the driver; they may not be mounted.
-func ResolveMounts(driver string, list []backend.Mount, held ...string) ([]backend.Mount, error) {
-	list = slices.Clone(list)
+// ResolveMounts replaces the sources of the plan's mounts with their targets, if they are symbolic links, and checks
+// them. held lists directories of the driver; they may not be mounted. If skip is not nil and returns true for a source,
+// ResolveMounts leaves this source to the engine.
+func (p *Plan) ResolveMounts(skip func(dir string) bool, held ...string) error {
 	keys, err := filepath.Glob("/home/*/.ssh")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for i, m := range list {
-		real, err := filepath.EvalSymlinks(m.Source)
-		var st os.FileInfo
-		if err == nil {
-			st, err = os.Stat(real)
+	p.Spec.Mounts = slices.Clone(p.Spec.Mounts)
+	for i, m := range p.Spec.Mounts {
+		if skip != nil && skip(m.Source) {
+			continue
 		}
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil, fmt.Errorf("%s: mount: the source directory of %s does not exist: %w", driver, m.Target, backend.ErrInvalid)
-		case err != nil:
-			return nil, fmt.Errorf("%s: mount: cannot access the source directory of %s: %w", driver, m.Target, backend.ErrInvalid)
-		case !st.IsDir():
-			return nil, fmt.Errorf("%s: mount: the source of %s is not a directory: %w", driver, m.Target, backend.ErrInvalid)
-		case slices.ContainsFunc(held, func(dir string) bool { return dir != "" && overlap(real, dir) }):
-			return nil, fmt.Errorf("%s: mount: the source of %s contains Workcell's own files: %w", driver, m.Target, backend.ErrPermission)
+		if p.Spec.Mounts[i].Source, err = resolveSource(m, keys, held); err != nil {
+			return fmt.Errorf("%s: %w", p.driver, err)
 		}
-		if err := checkSource(m, real, keys...); err != nil {
-			return nil, fmt.Errorf("%s: %w", driver, err)
-		}
-		list[i].Source = real
 	}
-	if err := CheckSources(list); err != nil {
-		return nil, fmt.Errorf("%s: %w", driver, err)
+	if err := checkSources(p.Spec.Mounts); err != nil {
+		return fmt.Errorf("%s: %w", p.driver, err)
 	}
-	return list, nil
+	return nil
+}
+
+// resolveSource returns the source of a mount without symbolic links.
+func resolveSource(m backend.Mount, keys, held []string) (string, error) {
+	real, err := filepath.EvalSymlinks(m.Source)
+	var st os.FileInfo
+	if err == nil {
+		st, err = os.Stat(real)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("mount: the source directory of %s does not exist: %w", m.Target, backend.ErrInvalid)
+	case err != nil:
+		return "", fmt.Errorf("mount: cannot access the source directory of %s: %w", m.Target, backend.ErrInvalid)
+	case !st.IsDir():
+		return "", fmt.Errorf("mount: the source of %s is not a directory: %w", m.Target, backend.ErrInvalid)
+	case slices.ContainsFunc(held, func(dir string) bool { return dir != "" && overlap(real, dir) }):
+		return "", fmt.Errorf("mount: the source of %s contains Workcell's own files: %w", m.Target, backend.ErrPermission)
+	}
+	return real, checkSource(m, real, keys...)
 }
