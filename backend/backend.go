@@ -27,8 +27,8 @@ import (
 // A wrapper embeds the wrapped SandboxBackend. Drivers without some of the features embed [Unsupported].
 //
 // All methods are safe for concurrent use. Every call must return when its context ends, with an error that errors.Is
-// can match to the context's error. Other errors must wrap one of this package's sentinel errors if one fits, so that
-// callers never need to parse error text.
+// can match to the context's error. Other errors must wrap one of this package's sentinel errors if one fits, to avoid
+// error texts in the callers' conditions.
 type SandboxBackend interface {
 	// Name returns the driver's name, for example "docker". Errors and spans contain this name.
 	Name() string
@@ -67,8 +67,8 @@ type SandboxBackend interface {
 	// of New allowed.
 	Capabilities() Capabilities
 
-	// ImageID returns the value that Info.ImageID would have if a sandbox were created from ref now. It never pulls the
-	// image: if the engine does not have it, ImageID returns an empty string. A malformed reference returns ErrInvalid.
+	// ImageID returns the Info.ImageID of a sandbox created from ref now. It never pulls the image: if the engine does not
+	// have it, ImageID returns an empty string. A malformed reference returns ErrInvalid.
 	ImageID(ctx context.Context, ref string) (id string, err error)
 
 	// HasWorkspace reports whether a new sandbox of the session would get an existing workspace. A workspace exists
@@ -206,7 +206,8 @@ type Capabilities struct {
 	Persistent      bool          // files survive Stop
 	// Isolation is the isolation of sandboxes by OCI runtime; the empty name is the default runtime.
 	Isolation map[string]Isolation
-	// Forgeable: users without access to the program's state can create what looks like its sandbox, with any labels.
+	// Forgeable means forgeable labels: a user without access to the program's state can create an object with the form
+	// and the labels of a sandbox.
 	Forgeable bool
 }
 

@@ -8,11 +8,11 @@ import (
 
 // Drivers and sessions wrap these sentinel errors. Use errors.Is to test for them.
 var (
-	// ErrNotFound means that the sandbox, command, or file does not exist, or that the caller may not know about it.
+	// ErrNotFound means that the sandbox, command, or file does not exist, or the caller may not know about it.
 	ErrNotFound = errors.New("not found")
 	// ErrExists means that the resource already exists.
 	ErrExists = errors.New("already exists")
-	// ErrInvalid means that the request is malformed and cannot succeed unless it changes.
+	// ErrInvalid means that the request is malformed and cannot succeed without changes.
 	ErrInvalid = errors.New("invalid argument")
 	// ErrPermission means that a policy or the permissions of the sandbox's user forbid the operation.
 	ErrPermission = errors.New("permission denied")
@@ -31,22 +31,22 @@ var (
 	ErrCapacity = errors.New("at capacity")
 	// ErrQuota means that the disk or inode limit of the sandbox is reached.
 	ErrQuota = errors.New("quota exceeded")
-	// ErrNoRoom means that the disk on which the engine or the driver stores sandboxes is full, or too small for a
-	// workspace of the requested size. It wraps ErrQuota.
+	// ErrNoRoom means that the engine's or driver's disk for sandboxes is full, or too small for a workspace of the
+	// requested size. It wraps ErrQuota.
 	ErrNoRoom = fmt.Errorf("the host's disk is full: %w", ErrQuota)
-	// ErrBusy means that a rollback or snapshot of the workspace is in progress, or that a process has a lease on the
-	// file. A later retry may succeed.
+	// ErrBusy means that a rollback or snapshot of the workspace is in progress, or a process has a lease on the file. A
+	// later retry may succeed.
 	ErrBusy = errors.New("busy")
 	// ErrTimeout means that a time limit of the request expired. The context's deadline does not cause this error.
 	ErrTimeout = errors.New("timed out")
-	// ErrImage means that the image is missing, that the registry refused it, or that it does not match the digest.
+	// ErrImage means that the image is missing, the registry refused it, or it does not match the digest.
 	ErrImage = errors.New("image unavailable")
 	// ErrEnvironment means that the packages for the sandbox must be installed first.
 	ErrEnvironment = errors.New("environment not built")
 	// ErrProtocol means that host and guest agent could not understand each other.
 	ErrProtocol = errors.New("guest protocol error")
-	// ErrVersion means that another version of Workcell created the sandbox, and that this version cannot talk to the
-	// sandbox's guest agent. It wraps ErrProtocol.
+	// ErrVersion means that another version of Workcell created the sandbox, and this version cannot talk to the sandbox's
+	// guest agent. It wraps ErrProtocol.
 	ErrVersion = fmt.Errorf("the sandbox is of another version: %w", ErrProtocol)
 )
 

@@ -42,9 +42,9 @@ func quoteImage(ref string) string {
 	return fmt.Sprintf("%.200q", ref)
 }
 
-// ImagePolicy defines the allowed images. It compares references in their full form (see [NormalizeImage]), so that
-// different spellings of a reference match the same rules. A nil policy allows every image. A policy is immutable and
-// safe for concurrent use.
+// ImagePolicy defines the allowed images. It compares references in their full form (see [NormalizeImage]), to allow
+// different spellings of a reference. A nil policy allows every image. A policy is immutable and safe for concurrent
+// use.
 type ImagePolicy struct {
 	rules []imageRule
 }
@@ -63,7 +63,7 @@ type imageRule struct {
 //
 //	python                    docker.io/library/python:latest, nothing else
 //	python:3.11-slim          that tag
-//	python:3.*                every tag that begins with "3."
+//	python:3.*                every tag with the prefix "3."
 //	python:*                  every tag and digest
 //	python@sha256:…           that content, under any tag
 //	ghcr.io/acme/*            every image directly below ghcr.io/acme, all tags and digests

@@ -1,6 +1,6 @@
 package backend
 
-// LabelPrefix is the prefix of every label that Workcell sets. Users must not set labels with this prefix.
+// LabelPrefix is the prefix of every label of Workcell. Users must not set labels with this prefix.
 const LabelPrefix = "dev.workcell."
 
 // Labels on every container and volume of Workcell.

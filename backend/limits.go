@@ -94,8 +94,8 @@ func (l Limits) Validate() error {
 	return nil
 }
 
-// Fit returns l with sizes of /tmp and /dev/shm that leave memory for programs, unless asked contains these sizes. If a
-// command has filled both, the sandbox still has enough memory for a command that deletes the files.
+// Fit returns l with reduced sizes of /tmp and /dev/shm, unless asked contains these sizes, to keep memory for
+// programs. If a command has filled both, the sandbox still has enough memory for a command to delete the files.
 func (l Limits) Fit(asked Limits) Limits {
 	if asked.TmpBytes == 0 {
 		l.TmpBytes = min(l.TmpBytes, max(mib, (l.MemoryBytes-asked.ShmBytes)/2))

@@ -42,8 +42,8 @@ type Enforcement string
 
 // Enforcements, strongest first.
 const (
-	// WorkspaceSized is a separate file system of this size, with a matching number of inodes. The space is reserved, so
-	// that other writes to the disk cannot use it.
+	// WorkspaceSized is a separate file system of this size, with a matching number of inodes. The space is reserved to
+	// prevent its use by other writes to the disk.
 	WorkspaceSized Enforcement = "filesystem"
 	// WorkspaceMemory is a tmpfs. Its files count against the memory limit and are lost when the sandbox stops. Only the
 	// local driver uses it, for a writable root.
@@ -71,7 +71,8 @@ type Spec struct {
 	Network    NetworkMode //
 	OCIRuntime string      // OCI runtime; empty is the engine's default
 	Mounts     []Mount     // directories of the engine's machine, which programs of the sandbox see
-	// Isolation is the least that the sandbox must have, or Create must return an IsolationError. Empty: any.
+	// Isolation is the minimum isolation. If the sandbox would have less, Create must return an IsolationError. Empty
+	// means any isolation.
 	Isolation Isolation
 
 	// Environment identifies the sandbox's installed packages, as 32 to 64 hexadecimal digits. If the driver has no
@@ -90,8 +91,8 @@ type Spec struct {
 	// host is connected and no command is running. It stops sandboxes without a host to stop them, for example after the
 	// host process was killed or the host lost power. If zero, the guest agent keeps running.
 	OrphanTimeout time.Duration
-	// Ephemeral means that only the creator uses the sandbox. Once the sandbox is stopped, any process may remove it and
-	// its workspace.
+	// Ephemeral means that only the creator uses the sandbox. Once the sandbox is stopped, any process may remove it
+	// together with the workspace.
 	Ephemeral bool
 
 	Labels  map[string]string  // the user's labels; names with LabelPrefix return ErrInvalid

@@ -13,8 +13,7 @@
 //	}
 //
 // The suite skips no tests. If an engine lacks a feature, Capabilities or a field of [Harness] must show this. The
-// suite then verifies that requests for the feature fail with backend.ErrUnsupported. To run one part of the suite, use
-// for example
+// suite then expects backend.ErrUnsupported for requests for the feature. To run one part of the suite, use for example
 //
 //	go test -race -run 'TestConformance/isolation' ./backend/docker/
 //
@@ -24,9 +23,9 @@
 //
 // # The test binary as another process
 //
-// Some tests need a process that dies. They start the test binary again, with the name of the test that called Run. In
-// the new process, Run performs that process's role instead of running the suite. Therefore the calling test must only
-// call Run, and a TestMain function must call m.Run.
+// Some tests need a dying process. They start the test binary again, with the name of the test that called Run. In the
+// new process, Run performs the process's role instead of running the suite. Therefore the calling test must only call
+// Run, and a TestMain function must call m.Run.
 package backendtest
 
 import (
@@ -54,8 +53,8 @@ type Harness struct {
 	// NewAllowing returns a backend whose bridged sandboxes may also reach these addresses. Required for drivers with
 	// support for NetworkBridge. The suite closes the backend.
 	NewAllowing func(testing.TB, []netip.Prefix) backend.SandboxBackend
-	// Debian is an image with a shell and the usual small programs. Python is an image that also has python3. Both must
-	// exist on the engine, so that no pull is necessary.
+	// Debian is an image with a shell and the usual small programs. Python is an image with python3 in addition. Both must
+	// exist on the engine to avoid pulls.
 	Debian, Python string
 	// Images contains the suite's functions to create images and registries. Required unless NoImages is set.
 	Images *Images
@@ -74,10 +73,10 @@ type Harness struct {
 	// Vanish removes a sandbox without the driver, by the engine's own means or by hand. The sandbox may be running or
 	// stopped. Its workspace may remain.
 	Vanish func(ctx context.Context, id string) error
-	// Describe returns all information of the engine about a sandbox. The suite checks that it contains no secrets.
+	// Describe returns all information of the engine about a sandbox. The suite searches it for secrets.
 	Describe func(ctx context.Context, id string) (string, error)
-	// Foreign creates an object on the engine that is not a Workcell sandbox but has the labels of one. It returns all
-	// names of the object on the engine. The end of the test removes the object.
+	// Foreign creates a foreign object with the labels of a sandbox on the engine. It returns all names of the object on
+	// the engine. The end of the test removes the object.
 	Foreign func(t testing.TB, labels map[string]string) (names []string)
 }
 

@@ -32,8 +32,7 @@ type word struct {
 	Error  string
 }
 
-// roles returns the functions that a child process can run. They send messages with tell, and then return or wait to be
-// killed.
+// roles returns the functions of child processes. They send messages with tell, and then return or wait to be killed.
 func roles() map[string]func(s *suite, t *testing.T, spec backend.Spec, tell func(word)) {
 	return map[string]func(*suite, *testing.T, backend.Spec, func(word)){
 		"owner":     (*suite).childOwner,

@@ -22,8 +22,8 @@ func crashChecks() []check {
 	}
 }
 
-// ownerKilled verifies that after the process that created a sandbox was killed, another process can find the sandbox,
-// resume the command, and remove the sandbox.
+// ownerKilled verifies that after the death of a sandbox's creator, another process can find the sandbox, resume the
+// command, and remove the sandbox.
 func (s *suite) ownerKilled(t *testing.T) {
 	spec := s.lone(t)
 	owner := s.spawn(t, "owner", spec)
@@ -61,8 +61,8 @@ func (s *suite) ownerKilled(t *testing.T) {
 	s.nothingLeft(t, spec.Instance)
 }
 
-// orphanEnds verifies that a sandbox stops after the only process that knows it was killed and the command has exited.
-// The stopped sandbox is recognizable as ephemeral and still has all files.
+// orphanEnds verifies that a sandbox stops after the command has exited and the only user was killed. The stopped
+// sandbox is recognizable as ephemeral and still has all files.
 func (s *suite) orphanEnds(t *testing.T) {
 	spec := s.lone(t)
 	owner := s.spawn(t, "orphan", spec)
@@ -84,7 +84,7 @@ func (s *suite) orphanEnds(t *testing.T) {
 	Prints(t, conn, "cat done", "kept\n")
 }
 
-// visits is the number of streams that each visitor opens.
+// visits is the number of streams of each visitor.
 const visits = 5
 
 // visitorsKilled verifies that connections of killed processes leave no processes in the sandbox. Such processes would
@@ -162,7 +162,7 @@ func (s *suite) creatorKilled(t *testing.T) {
 	}
 }
 
-// recover creates and removes a sandbox of a session that may have leftovers.
+// recover creates and removes a sandbox of a session, even with leftovers.
 func (s *suite) recover(t *testing.T, spec backend.Spec) {
 	t.Helper()
 	b := s.backend(t)
@@ -172,7 +172,7 @@ func (s *suite) recover(t *testing.T, spec backend.Spec) {
 	must(t, b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true}))
 }
 
-// remake creates a sandbox of a session that may have leftovers.
+// remake creates a sandbox of a session, even with leftovers.
 func remake(t *testing.T, b backend.SandboxBackend, spec backend.Spec) (info backend.Info) {
 	t.Helper()
 	Eventually(t, "the session to be made again", func() bool {

@@ -19,7 +19,7 @@ func dialChecks() []check {
 	}
 }
 
-// This check verifies that another process can open streams, and that closed streams leave no processes in the sandbox.
+// This check opens streams in another process, and expects no processes of closed streams in the sandbox.
 func (s *suite) beside(t *testing.T) {
 	info := s.create(t, s.spec())
 	owner := s.dial(t, info.ID)
@@ -46,7 +46,7 @@ func (s *suite) beside(t *testing.T) {
 	Eventually(t, "the streams' processes to end", func() bool { return count() == before })
 }
 
-// takeover verifies that a process can dial a sandbox that another process has dialed.
+// takeover verifies that a process can dial a sandbox after another process.
 func (s *suite) takeover(t *testing.T) {
 	info := s.create(t, s.spec())
 	owner := s.dial(t, info.ID)
@@ -62,7 +62,7 @@ func (s *suite) takeover(t *testing.T) {
 	Prints(t, owner, "echo still", "still\n")
 }
 
-// closeStream verifies that closing a stream ends a pending read.
+// closeStream expects the end of a pending read when the stream is closed.
 func (s *suite) closeStream(t *testing.T) {
 	info := s.create(t, s.spec())
 	rw, err := s.b.Dial(t.Context(), info.ID)

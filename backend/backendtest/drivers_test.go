@@ -8,7 +8,7 @@ import (
 )
 
 // TestEveryDriverConforms verifies that each driver package, recognized by a constructor New, has a short
-// conformance_test.go that runs the suite. Package backend/memory runs no programs, so it only runs the lifecycle
+// conformance_test.go with a run of the suite. Package backend/memory runs no programs, so it only runs the lifecycle
 // groups.
 func TestEveryDriverConforms(t *testing.T) {
 	t.Parallel()

@@ -30,7 +30,7 @@ func environmentChecks() []check {
 // recipe identifies the environment of these tests.
 const recipe = "00112233445566778899aabbccddeeff"
 
-// keeps reports whether the driver supports environments. If not, it verifies that the driver rejects them.
+// keeps reports whether the driver supports environments. If not, it expects an error of the driver.
 func (s *suite) keeps(t *testing.T) bool {
 	t.Helper()
 	if !s.h.Cluster {
@@ -84,12 +84,12 @@ func (s *suite) installing(t *testing.T, b backend.SandboxBackend, spec backend.
 	return info.ID
 }
 
-// install is a shell command that installs a program and a file that only its owner can read.
+// install is a shell command to install a program, and a file only readable for the owner.
 const install = "umask 077; mkdir bin && cd /opt/workcell && mkdir bin node_modules && printf '#!/bin/sh\\necho it runs\\n' > bin/it && chmod 700 bin/it && " +
 	"echo module > node_modules/m && ln -s /etc/passwd node_modules/l && mkfifo p; echo secret > /workspace/x; echo secret > /tmp/x"
 
-// environmentKept verifies that an environment that is installed once is available to every sandbox of the same image,
-// user, and instance.
+// environmentKept verifies that an installed environment is available to every sandbox of the same image, user, and
+// instance.
 func (s *suite) environmentKept(t *testing.T) {
 	spec := s.installed(t)
 	missing := func() {
@@ -182,7 +182,7 @@ func (s *suite) environmentRefused(t *testing.T) {
 	}
 }
 
-// files is the number of files in the environment. It is large, so that a process can be killed during the commit.
+// files is the number of files in the environment. It is large to allow a kill during the commit.
 const files = 400
 
 // committerKilled verifies that the environment is complete or does not exist after a process was killed during the

@@ -162,7 +162,7 @@ func (s *suite) linkedImages(t *testing.T) {
 	}
 }
 
-// unsafeImages verifies that images that cannot be made safe are rejected.
+// unsafeImages verifies that unsafe images are rejected.
 func (s *suite) unsafeImages(t *testing.T) {
 	img := func(cfg v1.Config, entries ...Entry) v1.Image {
 		return BuildImage(t, cfg, append(entries, Unique())...)

@@ -42,7 +42,7 @@ func (s *suite) isolation(t *testing.T) {
 	Prints(t, conn, "sed -n 's/:.*//p' /proc/net/dev | tr -d ' '; ls /proc/self/fd | grep -vc '^[0-3]$'; true", want)
 }
 
-// userNames verifies that the user of a sandbox has a name, even after a restart, with both kinds of root.
+// userNames verifies the name of the user of a sandbox, even after a restart, with both kinds of root.
 func (s *suite) userNames(t *testing.T) {
 	const script = `id; whoami; getent passwd "$(id -u)" | cut -d : -f 1,6; id -un 0; test -r /etc/group && echo readable`
 	for user, name := range map[string]string{"": "user", "2001:2002": "user", "1000:0": "user", "65534": "user", "0:0": "root"} {
@@ -132,7 +132,7 @@ func (s *suite) guestFiles(t *testing.T) {
 	}
 }
 
-// privileges verifies that a command has no privileges, and that its namespaces belong to its sandbox.
+// privileges verifies that a command has no privileges and runs in the namespaces of the sandbox.
 func (s *suite) privileges(t *testing.T, conn *client.Conn) {
 	t.Helper()
 	status := map[string]string{}

@@ -54,7 +54,7 @@ func (s *suite) life(t *testing.T) {
 	s.nothingLeft(t, spec.Instance)
 }
 
-// gone verifies that a sandbox is unknown to the driver.
+// gone fails the test if the driver knows a sandbox.
 func (s *suite) gone(t *testing.T, id string) {
 	t.Helper()
 	calls := Calls(s.b, id, s.spec)
@@ -70,8 +70,8 @@ func (s *suite) inState(t *testing.T, id string, want backend.State) {
 	}
 }
 
-// workspaceKept verifies that a sandbox can be removed without the workspace, and that a new sandbox of the session
-// uses the workspace again.
+// workspaceKept verifies that a sandbox can be removed without the workspace, and a new sandbox of the session uses the
+// workspace again.
 func (s *suite) workspaceKept(t *testing.T) {
 	spec := s.lone(t)
 	info := s.create(t, spec)
@@ -123,7 +123,7 @@ func (s *suite) hasWorkspace(t *testing.T, instance, session string, want bool) 
 	}
 }
 
-// noImage returns the expected error for an image that does not exist.
+// noImage returns the expected error for a missing image.
 func (s *suite) noImage() error {
 	if s.h.NoImages {
 		return backend.ErrUnsupported

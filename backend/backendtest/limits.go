@@ -51,8 +51,7 @@ func (s *suite) unenforceable(t *testing.T) {
 	}
 }
 
-// memory verifies that commands are killed at the memory limit, and that the guest agent and another sandbox keep
-// running.
+// memory verifies that commands are killed at the memory limit, and the guest agent and another sandbox keep running.
 func (s *suite) memory(t *testing.T) {
 	if !s.caps.Memory {
 		return // unenforceable covers this case

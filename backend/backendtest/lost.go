@@ -124,7 +124,7 @@ func (s *suite) closedDuringCreate(t *testing.T) {
 		one := s.spec()
 		one.Instance = spec.Instance
 		wg.Go(func() {
-			time.Sleep(time.Duration(i) * 10 * time.Millisecond) // so that the creations are at different steps
+			time.Sleep(time.Duration(i) * 10 * time.Millisecond) // to stop the creations at different steps
 			if info, err := b.Create(t.Context(), one); err == nil {
 				Remove(t, s.b, info.ID)
 			} else if !errors.Is(err, backend.ErrClosed) {
@@ -140,8 +140,8 @@ func (s *suite) closedDuringCreate(t *testing.T) {
 	s.nothingLeft(t, spec.Instance)
 }
 
-// stubborn verifies that Stop and Remove work for processes that ignore signals and for a workspace that resists
-// deletion. They must not touch host files that links in the workspace point to.
+// stubborn verifies Stop and Remove with processes ignoring signals and a workspace resisting deletion. They must not
+// touch host files behind links in the workspace.
 func (s *suite) stubborn(t *testing.T) {
 	canary := filepath.Join(t.TempDir(), "canary")
 	must(t, os.MkdirAll(filepath.Join(canary, "dir"), 0o777))

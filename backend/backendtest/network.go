@@ -38,7 +38,7 @@ func reach(t *testing.T, conn *client.Conn, destinations ...string) map[string]r
 	return out
 }
 
-// forbidden returns destinations that no sandbox may reach, in any network mode.
+// forbidden returns the forbidden destinations of all sandboxes, in any network mode.
 func forbidden() []string {
 	return []string{
 		"tcp:169.254.169.254:80", "udp:169.254.169.254:53", "tcp:169.254.170.2:80", "tcp:100.100.100.200:80", "tcp:168.63.129.16:80",
@@ -117,7 +117,7 @@ func (s *suite) networkNone(t *testing.T) {
 	}
 }
 
-// bridges reports whether the driver supports bridged sandboxes. If not, modes verifies that a request fails.
+// bridges reports whether the driver supports bridged sandboxes. If not, modes expects an error for a request.
 func (s *suite) bridges() bool {
 	return slices.Contains(s.caps.Networks, backend.NetworkBridge)
 }
@@ -158,7 +158,7 @@ func (s *suite) networkBridge(t *testing.T) {
 	}
 	const name = "deb.debian.org"
 	_, err := net.DefaultResolver.LookupHost(t.Context(), name)
-	// A cluster has a resolver that may know other names.
+	// A cluster's resolver may know other names.
 	if got := reach(t, conn, "dns:"+name+":0")["dns:"+name+":0"]; (got.Result == "ok") != (err == nil) && !s.h.Cluster {
 		t.Errorf("a name: %s in the sandbox, on the host: %v", got.Result, err)
 	}

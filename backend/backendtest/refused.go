@@ -18,8 +18,7 @@ func refusalChecks() []check {
 	}
 }
 
-// specs verifies that invalid specs are rejected before anything is created, and that the errors are safe to show to
-// agents.
+// specs verifies that invalid specs are rejected before anything is created, and the errors are safe to show to agents.
 func (s *suite) specs(t *testing.T) {
 	for name, c := range map[string]struct {
 		adjust func(*backend.Spec)
@@ -60,7 +59,7 @@ func (s *suite) specs(t *testing.T) {
 // hostPath matches absolute paths outside of a sandbox.
 var hostPath = regexp.MustCompile(`(^|[\s"'(=\[,:])/(bin|dev|etc|home|lib|opt|proc|root|run|sys|tmp|usr|var)/`)
 
-// forAgents fails the test if an error contains information that agents must not see.
+// forAgents fails the test if an error contains information unsuitable for agents.
 func forAgents(t testing.TB, err error) {
 	t.Helper()
 	text := err.Error()
@@ -72,7 +71,7 @@ func forAgents(t testing.TB, err error) {
 	}
 }
 
-// images verifies that a missing image fails before a sandbox is created, and that nothing is pulled against the pull
+// images verifies that a missing image fails before a sandbox is created, and nothing is pulled against the pull
 // policy.
 func (s *suite) images(t *testing.T) {
 	for ref, pull := range map[string]backend.PullPolicy{
@@ -132,7 +131,7 @@ func (s *suite) modes(t *testing.T) {
 	}
 }
 
-// runnable returns the runtimes that can run a sandbox on any host on which they are installed.
+// runnable returns the runtimes for sandboxes on every host with these runtimes.
 func (s *suite) runnable() []string {
 	var names []string
 	for _, r := range s.caps.OCIRuntimes {

@@ -63,7 +63,7 @@ type testRegistry struct {
 
 const registryPassword = "canary-s3cret-pw"
 
-// on sets a function that gets every request first. If it returns false, it has already answered the request.
+// on sets a function to run first for every request. If it returns false, it has already answered the request.
 func (r *testRegistry) on(f func(http.ResponseWriter, *http.Request) bool) { r.hook.Store(&f) }
 
 func newRegistry(t *testing.T, user string) *testRegistry {
@@ -169,7 +169,7 @@ func (r *testRegistry) dockerConfig(t *testing.T, password string) (dir string) 
 	return dir
 }
 
-// Unique makes an image unique, so that the engine cannot have it from another test.
+// Unique makes an image unique to prevent its use by other tests.
 func Unique() Entry { return Entry{Name: "unique", Data: rand.Text()} }
 
 // Put loads an image into the engine under a unique name. The end of the test removes it.

@@ -21,8 +21,7 @@ func (s *suite) backend(t testing.TB) backend.SandboxBackend { return Closing(t,
 // spec returns the spec of a sandbox in the suite's instance.
 func (s *suite) spec() backend.Spec { return Spec(s.instance, s.h.Debian) }
 
-// lone returns the spec of a sandbox in a separate instance. The end of the test verifies that all objects of the
-// instance were removed.
+// lone returns the spec of a sandbox in a separate instance. At the end of the test, the instance must have no objects.
 func (s *suite) lone(t testing.TB) backend.Spec {
 	t.Helper()
 	spec := s.spec()
@@ -66,7 +65,7 @@ func (s *suite) nothingLeft(t testing.TB, instance string) {
 	t.Errorf("left of instance %s: %q, %v", instance, left, err)
 }
 
-// sharedSandbox is created on first use and removed after all tests. Tests that use it only read, or write to separate
+// sharedSandbox is created on first use and removed after all tests. Tests with it only read, or write to separate
 // directories.
 type sharedSandbox struct {
 	once sync.Once
@@ -256,7 +255,7 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// Fails checks that err matches want.
+// Fails fails the test if err does not match want.
 func Fails(t testing.TB, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {

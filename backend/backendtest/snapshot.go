@@ -37,8 +37,8 @@ func snapshotChecks(h Harness) []check {
 	return all
 }
 
-// snapshotUnsupported verifies that a driver without snapshots returns an error for every snapshot call, and that the
-// calls change nothing.
+// snapshotUnsupported verifies that a driver without snapshots returns an error for every snapshot call, and the calls
+// change nothing.
 func (s *suite) snapshotUnsupported(t *testing.T) {
 	info := s.create(t, s.spec())
 	_, made := s.b.Snapshot(t.Context(), info.ID, "one")
@@ -181,8 +181,8 @@ func (s *suite) snapshotCopied(t *testing.T, limits backend.Limits) {
 	}
 }
 
-// snapshotCommands verifies that no command runs while a snapshot is created, and that a rollback kills all processes
-// of commands, including daemons.
+// snapshotCommands verifies that no command runs while a snapshot is created, and a rollback kills all processes of
+// commands, including daemons.
 func (s *suite) snapshotCommands(t *testing.T) {
 	info, conn := s.limited(t, s.h.Python, backend.Limits{})
 	// The command changes two files in a fixed order. At any moment, a has the same value as b or is larger by one.
@@ -288,7 +288,7 @@ write("f")
 		Eventually(t, "the writer", func() bool {
 			return Sh(t, conn, fmt.Sprintf("test -e f-said%d -a -e g-said%d && echo yes || true", i, i)) != ""
 		})
-		time.Sleep(100 * time.Millisecond) // so that the file's time is old and writes continue in the existing page
+		time.Sleep(100 * time.Millisecond) // to make the file's time old; writes continue in the existing page
 		must(t, second(s.b.Snapshot(t.Context(), info.ID, fmt.Sprint("s", i))))
 	}
 	for _, i := range []int{1, 3, 0, 2} {
@@ -344,7 +344,7 @@ func (s *suite) snapshotSeries(t *testing.T, limits backend.Limits) {
 	}
 }
 
-// snapshotLinks verifies that links that a sandbox creates cannot redirect a rollback.
+// snapshotLinks verifies that links of a sandbox cannot redirect a rollback.
 func (s *suite) snapshotLinks(t *testing.T) {
 	outside := t.TempDir()
 	secret := filepath.Join(outside, "x")
@@ -420,7 +420,7 @@ func (s *suite) run(t *testing.T, id, script string) string {
 	return Sh(t, conn, script)
 }
 
-// snapshotKilled kills processes that create snapshots and roll back. Afterwards, the workspace must be in one of two
+// snapshotKilled kills processes during snapshots and rollbacks. Afterwards, the workspace must be in one of two
 // states, existing snapshots must be unchanged, and no other files may exist.
 func (s *suite) snapshotKilled(t *testing.T, limits backend.Limits) {
 	spec := s.lone(t)
@@ -493,9 +493,9 @@ func (s *suite) childSnapshots(t *testing.T, spec backend.Spec, tell func(word))
 	select {}
 }
 
-// forkKilled kills processes that fork a snapshot, copy it to the fork, and remove it from the origin. Afterwards, the
-// origin's workspace must be unchanged. A fork must be complete or can be created again, and each snapshot must be
-// complete or removed.
+// forkKilled kills processes while they fork a snapshot, copy it to the fork, and remove it from the origin.
+// Afterwards, the origin's workspace must be unchanged. A fork must be complete or can be created again, and each
+// snapshot must be complete or removed.
 func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
 	spec := s.lone(t)
 	spec.Limits = limits
@@ -508,7 +508,7 @@ func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
 			t.Fatalf("round %d: %s holds %q", round, id, got)
 		}
 	}
-	// kept reports whether a sandbox has the snapshot. If so, it verifies that the snapshot is complete.
+	// kept reports whether a sandbox has the snapshot. If so, it verifies the completeness of the snapshot.
 	kept := func(round int, id string) bool {
 		t.Helper()
 		list, _, err := s.b.Snapshots(ctx, id)

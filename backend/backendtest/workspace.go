@@ -55,13 +55,13 @@ func refused(t *testing.T, conn *client.Conn, script string) wire.RunResult {
 	return res
 }
 
-// isFull reports whether an error means that a limit was reached.
+// isFull reports whether an error means a reached limit.
 func isFull(err error) bool {
 	var we *wire.Error
 	return errors.As(err, &we) && we.Code == wire.CodeQuota
 }
 
-// workspaceSize verifies that a workspace can be filled with one file, and that the space of a deleted file can be used
+// workspaceSize verifies that a workspace can be filled with one file, and the space of a deleted file can be used
 // again.
 func (s *suite) workspaceSize(t *testing.T) {
 	conn := s.confined(t)
@@ -114,8 +114,7 @@ func (s *suite) workspaceWriter(t *testing.T) {
 	Sh(t, conn, "head -c 3145728 /dev/zero > a && rm a")
 }
 
-// workspaceHidden verifies that the limit includes files that a listing does not show: unnamed files and files in
-// closed directories.
+// workspaceHidden verifies that the limit includes hidden files: unnamed files and files in closed directories.
 func (s *suite) workspaceHidden(t *testing.T) {
 	conn := s.confined(t)
 	open := "for i in 3 4 5; do eval \"exec $i>f\"; rm f; head -c 2097152 /dev/zero >&$i || exit 3; done; sleep 600"
@@ -130,7 +129,7 @@ func (s *suite) workspaceHidden(t *testing.T) {
 	Sh(t, conn, "chmod 755 /workspace; rm -f 3 4 5 more; ls -A")
 }
 
-// workspaceTyped verifies that file operations write the whole file or nothing, and that they return the right error.
+// workspaceTyped verifies that file operations write the whole file or nothing, and return the right error.
 func (s *suite) workspaceTyped(t *testing.T) {
 	conn := s.confined(t)
 	must(t, put(t, conn, wire.FilePutRequest{Path: "a", Size: 1 << 20}, 1<<20))
@@ -144,8 +143,7 @@ func (s *suite) workspaceTyped(t *testing.T) {
 	Prints(t, conn, "ls -A; stat -c %s a", "a\n1048576\n")
 }
 
-// workspaceOutlives verifies that files and the limit are kept after a stop, and after a removal that keeps the
-// workspace.
+// workspaceOutlives verifies that files and the limit are kept after a stop, and after a removal of the sandbox alone.
 func (s *suite) workspaceOutlives(t *testing.T) {
 	spec := s.lone(t)
 	spec.Limits.WorkspaceBytes = workspaceLimit

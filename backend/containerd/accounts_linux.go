@@ -14,7 +14,7 @@ import (
 )
 
 // accountsOf returns accounts with the sandbox's user, or nil if it needs none. It reads the root before the sandbox's
-// first task: later the root can contain what commands wrote, which must not become that of other sandboxes of the image.
+// first task to avoid files of commands, because other sandboxes of the image get the same accounts.
 func (b *driver) accountsOf(ctx context.Context, r *record, mounts []mount.Mount) (*kit.Accounts, error) {
 	user, err := r.owner()
 	if err != nil || !kit.NamesUser(user, r.config.Root) || host.Exists(r.state().file(r.id, "passwd")) {
@@ -35,7 +35,7 @@ func (b *driver) accountsOf(ctx context.Context, r *record, mounts []mount.Mount
 	return found.With(user), nil
 }
 
-// writeAccounts writes the files that the sandbox mounts.
+// writeAccounts writes the account files for the sandbox's mounts.
 func writeAccounts(r *record, accounts *kit.Accounts) error {
 	if accounts == nil {
 		return nil

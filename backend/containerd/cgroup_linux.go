@@ -113,7 +113,7 @@ func (b *driver) removeCgroup(cgroup string) {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		// A runtime that outlives its killed shim may create the group of an earlier container of the sandbox after the
+		// A runtime may outlive the killed shim and create the group of an earlier container of the sandbox after the
 		// removal.
 		earlier, _ := filepath.Glob(strings.TrimSuffix(path, filepath.Ext(path)) + ".*") // the pattern is valid
 		for _, p := range earlier {

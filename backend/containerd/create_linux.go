@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
-// creation is a running Create. It records the created objects, so that a failure can remove them.
+// creation is a running Create. It records the created objects to allow their removal after a failure.
 type creation struct {
 	b     *driver
 	p     *plan
@@ -58,7 +58,7 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 }
 
 // make creates the sandbox. It creates the container's record first. containerd's garbage collector keeps all objects
-// that a record names. If this process dies, another process can find all other objects through the record.
+// of a record. If this process dies, another process can find all other objects through the record.
 func (c *creation) make(ctx context.Context) error {
 	if err := c.b.installGuest(c.p.Spec.OCIRuntime); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (c *creation) make(ctx context.Context) error {
 }
 
 // outlive returns the real reason of a failure: the end of ctx, or the original error. If an object needed by the
-// sandbox is missing, the error must not look as if the sandbox were missing.
+// sandbox is missing, the error must not look like a missing sandbox.
 func (b *driver) outlive(ctx context.Context, err error) error {
 	switch {
 	case err != nil && ctx.Err() != nil:

@@ -30,7 +30,7 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	if err != nil {
 		return nil, err
 	}
-	if !kernelNetwork(r.config.Runtime) { // its process is in another network namespace than its commands
+	if !kernelNetwork(r.config.Runtime) { // its process and commands have different network namespaces
 		return b.bridged(ctx, r, id, pid)
 	}
 	stream, err := kit.ReachGuest(ctx, r.config.Cgroup, pid, func(ctx context.Context) (int, error) {
@@ -48,8 +48,8 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	return nil, fmt.Errorf("containerd: %w", err)
 }
 
-// lost returns backend.ErrLost if the error means that a sandbox that was just running has been removed or is in
-// another state.
+// lost returns backend.ErrLost if the error means that a recently running sandbox has been removed or is in another
+// state.
 func lost(err error) error {
 	if kit.IsAny(err, backend.ErrNotFound, errState) {
 		return fmt.Errorf("containerd: the sandbox exited: %w", backend.ErrLost)
@@ -57,7 +57,8 @@ func lost(err error) error {
 	return err
 }
 
-// bridged is like bridge, for a guest agent that may have just exited. The runtime knows this before containerd does.
+// bridged is like bridge, but also detects the recent exit of the guest agent, which the runtime knows before
+// containerd does.
 func (b *driver) bridged(ctx context.Context, r *record, id string, pid int) (io.ReadWriteCloser, error) {
 	stream, err := b.bridge(ctx, r)
 	if err == nil {

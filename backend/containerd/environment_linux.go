@@ -28,7 +28,7 @@ const (
 )
 
 // findEnvironment returns the image with the sandbox's environment as layers. If the sandbox is for installing an
-// environment, name is the name of that environment. Otherwise name is empty.
+// environment, name is the environment's name. Otherwise name is empty.
 func (b *driver) findEnvironment(ctx context.Context, p *plan, img *image) (_ *image, name string, _ error) {
 	if p.Spec.Environment == "" {
 		return img, "", nil

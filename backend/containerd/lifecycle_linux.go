@@ -33,8 +33,8 @@ func (b *driver) own(ctx context.Context, id string) (*record, error) {
 	return nil, notFound(id)
 }
 
-// running verifies that a sandbox is running and returns the process ID of the main process. For a known sandbox, it
-// only reads the state of the task.
+// running returns the process ID of a sandbox's main process, or an error if the sandbox is not running. For a known
+// sandbox, it only reads the state of the task.
 func (b *driver) running(ctx context.Context, id string) (*record, int, error) {
 	var r *record
 	if known, ok := b.known.Load(id); ok {
@@ -192,8 +192,7 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	return b.calls.Settle(ctx, "remove files", removeWorkspace(ctx, b.state.workspaces(session)))
 }
 
-// destroy deletes all objects of a sandbox. It deletes the record last, so that the remaining objects can be found
-// through it after a failure.
+// destroy deletes all objects of a sandbox. It deletes the record last to allow another attempt after a failure.
 func (b *driver) destroy(ctx context.Context, r *record, workspace bool) error {
 	if err := b.deleteTask(ctx, r); err != nil {
 		return err

@@ -90,8 +90,8 @@ func (b *driver) plugins() (gocni.CNI, error) {
 		gocni.WithMinNetworkCount(1), gocni.WithConfListBytes(conf))
 }
 
-// makeNetns creates a network namespace and mounts it on a file, so that it outlives this process and the sandbox's
-// processes. An existing namespace and its settings are kept.
+// makeNetns creates a network namespace and mounts it on a file to keep it after the exit of this process and the
+// sandbox's processes. It does not change an existing namespace.
 func makeNetns(path string) error {
 	if isNamespace(path) {
 		return nil

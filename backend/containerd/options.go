@@ -59,8 +59,8 @@ type Options struct {
 	// DefaultOCIRuntime.
 	OCIRuntime string
 	// OCIRuntimes maps names of OCI runtimes to absolute paths of their programs. A name with the prefix runsc or kata
-	// means that the runtime's containers have a separate kernel. "runc", "crun", and "runsc" need no entry if they are
-	// in PATH.
+	// means the runtime's containers have a separate kernel. "runc", "crun", and "runsc" need no entry if they are in
+	// PATH.
 	OCIRuntimes map[string]string
 	// StateDir is the directory for workspaces and other files of sandboxes. Only root can access it. If empty, it
 	// defaults to DefaultStateDir.

@@ -66,8 +66,8 @@ func (e *engine) supports(p *kit.Plan) error {
 	return p.Supports(e.caps, e.arch)
 }
 
-// kernelNetwork reports whether a runtime's containers use the kernel's network stack, so that rules in their network
-// namespace apply. A separate network stack, for example in gVisor or a virtual machine, bypasses these rules.
+// kernelNetwork reports whether a runtime's containers use the kernel's network stack. Only then, rules in their
+// network namespace apply. A separate network stack, for example in gVisor or a virtual machine, bypasses these rules.
 func kernelNetwork(runtime string) bool {
 	return runtime == "runc" || runtime == "crun" || runtime == "youki"
 }

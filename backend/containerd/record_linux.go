@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// configKey is the key of the container record's extension that contains config.
+	// configKey is the key of the container record's extension with config.
 	configKey = backend.LabelPrefix + "config"
 	// configType is the type of the extension. containerd stores unknown types without changes.
 	configType = "dev.workcell/config.v1+json"

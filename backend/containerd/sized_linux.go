@@ -24,8 +24,8 @@ func (b *driver) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	return b.enforcement(ctx, b.opts.OCIRuntime)
 }
 
-// enforcement returns the enforcement of workspace limits under a runtime. A runtime that does not use the kernel's
-// mount call may ignore unknown mount options.
+// enforcement returns the enforcement of workspace limits under a runtime. A runtime with its own mount call may ignore
+// unknown mount options.
 func (b *driver) enforcement(ctx context.Context, runtime string) (backend.Enforcement, error) {
 	if !kernelNetwork(runtime) {
 		return backend.WorkspaceWatched, nil

@@ -62,8 +62,8 @@ func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
 }
 
 // mounts returns the mounts of a sandbox: the kernel's file systems, files in /etc, the guest agent, the workspace, the
-// mounts of the request, and a tmpfs for /tmp and for each volume that the image declares. The files in /etc are mounted
-// before the workspace and the volumes, because /etc of an image can contain links into them.
+// mounts of the request, and a tmpfs for /tmp and for each volume of the image. The files in /etc are mounted before
+// the workspace and the volumes, because /etc of an image can contain links into them.
 func (b *driver) mounts(p *plan, r *record, volumes []string) []specs.Mount {
 	dir := r.state()
 	ms := kernelMounts(p.Spec.Limits)

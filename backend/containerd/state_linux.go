@@ -171,7 +171,7 @@ func (b *driver) makeWorkspace(ctx context.Context, r *record) (made bool, err e
 	return made, r.finishImage()
 }
 
-// fillWorkspace creates the contents of a new workspace and then its tag.
+// fillWorkspace creates the contents of a new workspace and then the tag.
 func (b *driver) fillWorkspace(ctx context.Context, r *record, user kit.User, tag workspaceTag) error {
 	dir := r.state()
 	// The owner is set first, because a tag means that the directory is complete.

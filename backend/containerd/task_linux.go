@@ -24,8 +24,8 @@ const killWait = 3 * time.Second
 // staleWait is the maximum time in which containerd removes a task whose shim died or was incomplete.
 const staleWait = 10 * time.Second
 
-// startTask connects the network of a bridged sandbox and starts the sandbox's main process. again means that an
-// earlier task may have existed. If startTask fails, destroy removes the task.
+// startTask connects the network of a bridged sandbox and starts the sandbox's main process. again means an earlier
+// task may have existed. If startTask fails, destroy removes the task.
 func (b *driver) startTask(ctx context.Context, r *record, mounts []mount.Mount, again bool) (err error) {
 	ctx, span := b.calls.Span(ctx, telemetry.SpanDriverStart)
 	defer func() { telemetry.End(span, err) }()

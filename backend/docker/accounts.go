@@ -106,8 +106,8 @@ func (b *driver) writeAccounts(ctx context.Context, p *plan, img *image) (err er
 }
 
 // readAccounts reads the accounts of an image. The image may have any type of file at the paths of the accounts. Images
-// with another type than a regular file are refused: to start a container, the engine opens /etc/passwd in the image, and
-// if that is a pipe, Docker 20.10 waits forever and holds the container's lock.
+// with other types than regular files are refused to avoid a hang of the engine: it opens the image's /etc/passwd to
+// start a container. For a pipe, Docker 20.10 waits forever and holds the container's lock.
 func (b *driver) readAccounts(ctx context.Context, p *plan, img *image) (*kit.Accounts, error) {
 	accounts := kit.NoAccounts()
 	h := helper{

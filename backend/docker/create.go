@@ -20,7 +20,7 @@ import (
 // tidyDelay is the delay before the helper container of a workspace is removed.
 const tidyDelay = 250 * time.Millisecond
 
-// creation is a running Create. It records the created objects, so that a failure can remove them.
+// creation is a running Create. It records the created objects to allow their removal after a failure.
 type creation struct {
 	b     *driver
 	p     *plan
@@ -122,7 +122,7 @@ func (c *creation) launch(ctx context.Context) error {
 }
 
 // why returns the real reason of a failure: the end of ctx, or the removal of the sandbox. If an object needed by the
-// sandbox is missing, for example its network, the error must not look as if the sandbox were missing.
+// sandbox is missing, for example its network, the error must not look like a missing sandbox.
 func (c *creation) why(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -199,8 +199,7 @@ func (b *driver) startContainer(ctx context.Context, id string) error {
 	return start()
 }
 
-// verify describes the running sandbox. It verifies that the image is the checked image and that the network is
-// filtered.
+// verify describes the running sandbox. It verifies the identity of the image and the filter of the network.
 func (c *creation) verify(ctx context.Context) (backend.Info, error) {
 	res, err := c.b.inspect(ctx, c.id)
 	if err != nil {

@@ -60,8 +60,8 @@ func (b *driver) reach(ctx context.Context, id string, pid int) (io.ReadWriteClo
 	return s, b.calls.Settle(ctx, "dial", err)
 }
 
-// running verifies that a sandbox is running and that this driver may connect to it. It also returns the process ID of
-// the sandbox's main process.
+// running returns an error if a sandbox is not running or this driver may not connect to it. It also returns the
+// process ID of the sandbox's main process.
 func (b *driver) running(ctx context.Context, id string) (backend.Info, int, error) {
 	res, err := b.own(ctx, id)
 	if err != nil {
@@ -81,7 +81,7 @@ func (b *driver) running(ctx context.Context, id string) (backend.Info, int, err
 	return info, res.State.Pid, b.guardNetwork(ctx, res)
 }
 
-// lost returns backend.ErrLost if the error means that a sandbox that was just running has exited or is in conflict.
+// lost returns backend.ErrLost if the error means that a recently running sandbox has exited or is in conflict.
 func lost(err error) error {
 	if kit.IsAny(err, backend.ErrNotFound, backend.ErrExists) {
 		return fmt.Errorf("docker: the sandbox exited: %w", backend.ErrLost)

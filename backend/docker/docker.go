@@ -86,7 +86,7 @@ type Backend struct {
 	d *driver
 }
 
-type common = kit.Driver // alias, so that Backend has no field with an exported name
+type common = kit.Driver // alias to avoid an exported field name in Backend
 
 // driver implements the engine-specific methods for Docker.
 type driver struct {

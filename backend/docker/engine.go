@@ -47,8 +47,8 @@ func (b *driver) probe(ctx context.Context) error {
 	return nil
 }
 
-// learn reads the engine's properties once. This call takes the engine longer than all calls that an existing sandbox
-// needs, so these calls do not use learn. learn is safe for concurrent use.
+// learn reads the engine's properties once. This call takes the engine longer than all calls for existing sandboxes, so
+// these calls do not use learn. learn is safe for concurrent use.
 func (b *driver) learn(ctx context.Context) (*engine, error) {
 	if e := b.known.Load(); e != nil {
 		return e, nil
@@ -122,8 +122,8 @@ func goArch(machine string) string {
 	return machine
 }
 
-// kernelNetwork reports whether a runtime's containers use the kernel's network stack, so that rules in their network
-// namespace apply. A separate network stack, for example in gVisor or a virtual machine, bypasses these rules.
+// kernelNetwork reports whether a runtime's containers use the kernel's network stack. Only then, rules in their
+// network namespace apply. A separate network stack, for example in gVisor or a virtual machine, bypasses these rules.
 func kernelNetwork(runtime string) bool {
 	switch runtime {
 	case "", "runc", "crun", "youki", "io.containerd.runc.v2", "io.containerd.runtime.v1.linux":

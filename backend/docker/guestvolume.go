@@ -33,7 +33,7 @@ type guestVolumes struct {
 	plain    guestVolume
 	readable guestVolume // for sandboxes with a separate kernel
 	unnamed  atomic.Bool // the engine cannot mount the files of accountMounts
-	// patience is how long another process is seen to fill a volume before its lock counts as left behind.
+	// patience is the maximum time for another process to fill a volume. After that, the process's lock counts as stale.
 	patience time.Duration
 	// grace is the minimum age at which another version's volume counts as unused.
 	grace time.Duration

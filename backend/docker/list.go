@@ -79,7 +79,7 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 	return infos, nil
 }
 
-// listContainers returns the running and stopped containers that match a filter.
+// listContainers returns the running and stopped containers matching a filter.
 func (b *driver) listContainers(ctx context.Context, filter ...filters.KeyValuePair) ([]container.Summary, error) {
 	options := container.ListOptions{All: true, Filters: filters.NewArgs(filter...)}
 	return kit.Call(ctx, b.calls, "list containers", kit.With(b.api.ContainerList, options))

@@ -28,7 +28,7 @@ const (
 	labelNonce = backend.LabelPrefix + "nonce"
 	// labelTerminals is a label on the volume of a sandbox's terminals. It contains the name of the workspace volume.
 	labelTerminals = backend.LabelPrefix + "terminals"
-	// labelFork is a label on the volume of a fork. The fork is complete when its directory contains forkedFile.
+	// labelFork is a label on the volume of a fork. The fork is complete when the volume's directory contains forkedFile.
 	labelFork = backend.LabelPrefix + "fork"
 )
 
@@ -44,7 +44,7 @@ type plan struct {
 	name      string     // name of the container
 	volume    volumeName // workspace volume
 	labels    map[string]string
-	installed string // name of the environment that it finds; empty for none
+	installed string // name of the existing environment; empty for none
 	unnamed   bool   // created without accountMounts
 }
 
@@ -152,7 +152,7 @@ func terminals(labels map[string]string) mount.Mount {
 	}}
 }
 
-// overVolumes mount something harmless over every volume that an image declares.
+// overVolumes returns a tmpfs for every volume of an image.
 func overVolumes(img *image) (ms []mount.Mount) {
 	for _, v := range img.volumes {
 		ms = append(ms, mount.Mount{

@@ -22,8 +22,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// hijack opens a stream through the engine. It does not use the client's method, because that method ignores the
-// context after connecting and loses the status of the response. The output must begin with start.
+// hijack opens a stream through the engine. It does not use the client's method, which ignores the context after
+// connecting and loses the status of the response. The output must begin with start.
 func (b *driver) hijack(ctx context.Context, what, route string, query url.Values, body any, start []byte) (io.ReadWriteCloser, error) {
 	bctx, cancel := b.calls.Bound(ctx, min(attachTimeout, b.opts.CallTimeout))
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 )
 
 // workspaceMount returns a mount to create the workspace volume together with the sandbox's container. The container's
-// name is the lock of the session. If several creations run concurrently, only the one that gets the name creates a
+// name is the lock of the session. If several creations run concurrently, only the creation with the name creates a
 // volume. An existing volume of the session is used again.
 func (b *driver) workspaceMount(p *plan, nonce string) mount.Mount {
 	labels := p.Labels(backend.RoleWorkspace)

@@ -26,7 +26,7 @@ const (
 	// tryAfter is the delay before the first attempt to reach a pod before the phase Running. Kubelets check every 300 ms
 	// whether a pod's volumes are mounted, and the driver's pods have volumes.
 	tryAfter = 250 * time.Millisecond
-	// lookEvery is how often the driver reads the pod during this time, to detect that it can never run.
+	// lookEvery is how often the driver reads the pod during this time, to detect a pod without a chance to run.
 	lookEvery = 250 * time.Millisecond
 	// crowded is how long a pod may stay unscheduled. An autoscaler may add a node during this time.
 	crowded = 30 * time.Second

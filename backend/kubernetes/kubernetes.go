@@ -114,7 +114,7 @@ type Backend struct {
 	d *driver
 }
 
-type common = kit.Driver // alias, so that Backend has no field with an exported name
+type common = kit.Driver // alias to avoid an exported field name in Backend
 
 // driver implements the engine-specific methods for Kubernetes.
 type driver struct {
@@ -297,8 +297,8 @@ func (d *driver) Capabilities() backend.Capabilities {
 	}
 }
 
-// classes determines the isolation of the RuntimeClasses by their handlers, which never change. A class that cannot be
-// read counts as a container. The default runtime does too, because each node has its own.
+// classes determines the isolation of the RuntimeClasses by their handlers, which never change. An unreadable class
+// counts as a container. The default runtime does too, because it differs between nodes.
 func (d *driver) classes(ctx context.Context) {
 	d.isolation = map[string]backend.Isolation{"": backend.IsolationContainer}
 	for _, name := range d.opts.RuntimeClasses {
@@ -312,7 +312,7 @@ func (d *driver) classes(ctx context.Context) {
 	}
 }
 
-// Enforcement returns what holds a workspace to its limit: the guest. Most classes of volumes are directories.
+// Enforcement returns WorkspaceWatched, because volumes of most storage classes are directories without a size limit.
 func (d *driver) Enforcement(context.Context) (backend.Enforcement, error) {
 	return backend.WorkspaceWatched, nil
 }

@@ -172,9 +172,9 @@ func hasNonce(nonce string) func(*corev1.Pod) bool {
 	return func(pod *corev1.Pod) bool { return pod.Labels[labelNonce] == nonce }
 }
 
-// removePod deletes the named pod if meant returns true, and waits until it is deleted. unused means that no command
-// has run in the pod. removePod does not wait for an unused pod whose image is being pulled, because kubelets finish
-// the pull for a deleted pod. If the kubelet then starts the container in order to stop it, the container only runs the
+// removePod deletes the named pod if meant returns true, and waits until it is deleted. unused means a pod without an
+// earlier command. removePod does not wait for an unused pod whose image is being pulled, because kubelets finish the
+// pull for a deleted pod. If the kubelet then starts the container in order to stop it, the container only runs the
 // guest agent.
 func (d *driver) removePod(ctx context.Context, name string, unused bool, meant func(*corev1.Pod) bool) error {
 	begin := time.Now()

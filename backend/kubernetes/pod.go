@@ -73,7 +73,7 @@ func (d *driver) manifest(p *plan) (*corev1.Pod, error) {
 }
 
 // nameUser adds files with the sandbox's user, which the kubelet writes from annotations. They replace the files of the
-// image, which no process can read before its container starts.
+// image, which no process can read before the start of the container.
 func nameUser(pod *corev1.Pod, p *plan) {
 	if !kit.NamesUser(p.User, p.Spec.Root) {
 		return
@@ -170,7 +170,7 @@ func (d *driver) resources(p *plan) corev1.ResourceRequirements {
 }
 
 // resources returns the limits enforced by a node and the reserved resources. If the user requests a memory size, all
-// of it is reserved, so that other pods cannot use it. Otherwise a quarter of the limit is reserved. For CPU, an eighth
+// of it is reserved to prevent its use by other pods. Otherwise a quarter of the limit is reserved. For CPU, an eighth
 // of the limit is reserved, because most sandboxes are idle most of the time.
 func resources(l, asked backend.Limits) corev1.ResourceRequirements {
 	reserved := l.MemoryBytes / 4

@@ -26,7 +26,7 @@ var errUndeclared = fmt.Errorf("kubernetes: sandboxes require a cluster that enf
 	"`workcell doctor --backend kubernetes --network`, then set kubernetes.network_policy: enforced "+
 	"(Options.NetworkPolicyEnforced): %w", backend.ErrUnsupported)
 
-// isolate makes sure that the network of a sandbox is restricted before a pod with these labels exists.
+// isolate restricts the network of a sandbox before a pod with these labels exists.
 func (d *driver) isolate(ctx context.Context, mode backend.NetworkMode, pod map[string]string) error {
 	if !d.opts.NetworkPolicyEnforced {
 		return errUndeclared

@@ -75,7 +75,7 @@ func (s *stream) ended() bool {
 // Close closes both directions, ends pending calls, and thereby ends the program.
 func (s *stream) Close() error {
 	s.once.Do(func() {
-		_ = s.PipeReader.Close() // always succeeds; first, so that reads return its error
+		_ = s.PipeReader.Close() // always succeeds; first, to make reads return its error
 		s.end()
 		_ = s.PipeWriter.Close() // always succeeds
 		<-s.done

@@ -43,7 +43,7 @@ const trialCode = 64
 type trial struct {
 	d    *driver
 	p    *kit.Plan
-	node string   // node of all pods, so that a broken link between nodes does not look like a policy
+	node string   // node of all pods, to avoid mistaking a broken link between nodes for a policy
 	made []string // names of the created pods
 }
 

@@ -20,7 +20,7 @@ import (
 // after Close.
 type Backend struct{ *common }
 
-type common = kit.Driver // alias, so that Backend has no field with an exported name
+type common = kit.Driver // alias to avoid an exported field name in Backend
 
 // driver implements the driver-specific methods.
 type driver struct {

@@ -72,11 +72,11 @@ func (x *sandbox) write(owner string) error {
 	return nil
 }
 
-// firstStart is like start, but creates a span, so that the first start has a span on every driver.
+// firstStart is like start, but creates a span, as the first start does on every driver.
 func (b *driver) firstStart(ctx context.Context, x *sandbox) (err error) {
 	ctx, span := b.calls.Span(ctx, telemetry.SpanDriverStart)
 	defer func() { telemetry.End(span, err) }()
-	if err := x.write(b.dirs.ownerFile(x.session())); err != nil { // first, so that the group has an owner
+	if err := x.write(b.dirs.ownerFile(x.session())); err != nil { // first, to avoid a group without an owner
 		return failed("recording the sandbox", err)
 	}
 	return b.start(ctx, x)

@@ -22,8 +22,8 @@ import (
 //	workspaces/<session id>/         its workspace, may exist without the sandbox
 //	environments/<name>/             installed packages for sandboxes, see type environment
 //	ids/<number>                     the user ID block of a workspace's owner, a link to the session ID
-//	tmp/<process>-<text>             an object that this process is creating
-//	trash/<process>-<text>           an object that this process, or "any" process, is removing
+//	tmp/<process>-<text>             an object in creation by this process
+//	trash/<process>-<text>           an object in removal by this process, or by "any" process
 type dirs struct {
 	root string
 	self string // unique name of this process
@@ -42,7 +42,7 @@ func (d dirs) guest() string              { return filepath.Join(d.root, "guest"
 // fresh returns a name for a new object.
 func (d dirs) fresh() string { return filepath.Join(d.tmp(), d.self+"-"+strings.ToLower(rand.Text())) }
 
-// openDirs creates missing directories and verifies that other users have no access.
+// openDirs creates missing directories. If other users have access, openDirs returns an error.
 func openDirs(root string) (dirs, error) {
 	self, err := nameSelf()
 	if err != nil {

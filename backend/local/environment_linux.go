@@ -46,7 +46,7 @@ func isEnvironment(name string) bool {
 }
 
 // planEnvironment records the sandbox's environment, or the environment to install, in the record of a sandbox. The
-// host is the image of a sandbox, and only its environment directory is writable.
+// host is the image of a sandbox, and only the environment directory is writable.
 func (b *driver) planEnvironment(p *kit.Plan, r *record) error {
 	if p.Spec.Environment == "" {
 		return nil

@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
-// namespaces are the namespaces created together. The cgroup namespace is created later, when the process is in its
+// namespaces are the namespaces created together. The cgroup namespace is created later, when the process is in the
 // cgroups.
 const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 

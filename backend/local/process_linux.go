@@ -87,11 +87,11 @@ func (p process) alive(boot string) bool {
 	return err == nil && alive && start == p.Start
 }
 
-// killPatience is the maximum time for a killed process to exit. The kernel first kills all other processes of its PID
+// killPatience is the maximum time for a killed process to exit. The kernel first kills all other processes of the PID
 // namespace.
 const killPatience = 30 * time.Second
 
-// kill kills the process and thereby all processes in its PID namespace, and waits until they have exited. It does
+// kill kills the process and thereby all processes in the PID namespace, and waits until they have exited. It does
 // nothing if the process has already exited.
 func (p process) kill(ctx context.Context, boot string) error {
 	if !p.alive(boot) {
@@ -134,8 +134,8 @@ func awaitExit(ctx context.Context, fd int) error {
 	}
 }
 
-// reap waits in the background for a child process to exit, so that it does not become a zombie. The goroutine ends
-// with the child process and occupies no thread.
+// reap waits in the background for a child process to exit, to avoid a zombie. The goroutine ends with the child
+// process and occupies no thread.
 func reap(pid, pidfd int) {
 	_ = unix.SetNonblock(pidfd, true) // otherwise waiting needs a thread
 	f := os.NewFile(uintptr(pidfd), "pidfd")

@@ -67,7 +67,7 @@ func newNonce() string {
 	return hex.EncodeToString(b[:])
 }
 
-// splitID splits a sandbox ID into its parts.
+// splitID splits a sandbox ID into session ID and nonce.
 func splitID(id string) (session, nonce string, err error) {
 	m := sandboxIDs.FindStringSubmatch(id)
 	if m == nil {

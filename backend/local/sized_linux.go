@@ -52,7 +52,7 @@ func (r *record) sizedSpec() sizedfs.Spec {
 	return sizedfs.Spec{Bytes: r.Sized(), Files: kit.Inodes(r.Sized())}
 }
 
-// mountSized enters the launcher's mount namespace and mounts a workspace's file system on its directory. The launcher
+// mountSized enters the launcher's mount namespace and mounts a workspace's file system on the directory. The launcher
 // moves the mount to the final place. The mount is not visible on the host, because mounts do not propagate from
 // namespaces of other users.
 func (b *driver) mountSized(x *sandbox, launcher int) error {

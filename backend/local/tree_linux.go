@@ -36,7 +36,7 @@ func (d dirs) discard(ctx context.Context, dir string) error {
 	return err
 }
 
-// holdsMount reports whether a directory or one of its subdirectories is a mount point.
+// holdsMount reports whether a directory or a subdirectory is a mount point.
 func holdsMount(dir string) bool {
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {

@@ -200,7 +200,7 @@ func (b *driver) showOwn(c *launch.Config, r *record, g group) {
 	}
 }
 
-// makeEtc adds an /etc that names the sandbox's users, and the directories that programs expect.
+// makeEtc adds /etc with the sandbox's users, and the usual directories.
 func makeEtc(c *launch.Config, r *record) {
 	none := kit.NoAccounts()
 	accounts := none.With(kit.User(r.IDs.User))

@@ -73,7 +73,7 @@ func (b *driver) claimWorkspace(ctx context.Context, x *sandbox) error {
 	return host.WriteJSON(b.dirs.ownerFile(x.session()), old, true)
 }
 
-// endFormer kills remaining processes of the workspace's last sandbox, if another program removed that sandbox's
+// endFormer kills remaining processes of the workspace's last sandbox, if another program removed the sandbox's
 // directory. The caller must hold the session's name. Without control groups, such processes cannot be found.
 func (b *driver) endFormer(ctx context.Context, w workspace) error {
 	g := group{b.machine.cgroups, w.Group}
@@ -174,7 +174,7 @@ func (b *driver) settle(x *sandbox) error {
 }
 
 // removeWorkspace removes a session's workspace if meant returns true, and releases the user IDs. The caller must hold
-// the session's name, so that no other process can take over the workspace. If the owner is unknown, meant gets a
+// the session's name, to prevent a takeover of the workspace by another process. If the owner is unknown, meant gets a
 // workspace without a Maker.
 func (b *driver) removeWorkspace(ctx context.Context, session string, meant func(workspace) bool) error {
 	w, err := b.dirs.readOwner(session)

@@ -80,7 +80,7 @@ func (f *files) find(name string) (string, *node, error) {
 	return "", nil, wire.Errorf(wire.CodeNotFound, "%s: no such file or directory", p)
 }
 
-// makeDirs creates a directory and its parents.
+// makeDirs creates a directory and the parents.
 func (f *files) makeDirs(p string, mode uint32) error {
 	if n := f.nodes[p]; n != nil {
 		if n.dir {

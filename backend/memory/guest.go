@@ -49,7 +49,7 @@ func (g *guest) stop() {
 		return
 	}
 	g.stopped = true
-	for c := range g.conns { // closed before the commands end, so that no caller gets their results
+	for c := range g.conns { // closed before the commands end, to keep their results from all callers
 		_ = c.Close() // closing a pipe cannot fail
 	}
 	close(g.done)
@@ -65,7 +65,7 @@ func (g *guest) serve(conn net.Conn) {
 	}
 	g.conns[conn] = true
 	go func() {
-		g.host(conn) // an error means that the host disconnected
+		g.host(conn) // the host disconnected
 		_ = conn.Close()
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -108,7 +108,7 @@ func (g *guest) hello() wire.Hello {
 	}
 }
 
-// request is one request with its stream.
+// request is one request with the stream.
 type request struct {
 	*yamux.Stream
 	mux *yamux.Session
@@ -196,7 +196,7 @@ func (g *guest) dispatch(r *request) error {
 	return wire.Errorf(wire.CodeUnsupported, "%.40q is not supported by the memory backend", r.env.Op)
 }
 
-// send sends frames. It ignores errors, because they mean that the host disconnected, which the next read reports.
+// send sends frames. It ignores errors, because the next read reports the end of the connection.
 func (r *request) send(b []byte) { _, _ = r.Write(b) }
 
 func (r *request) answer(msg any) error {

@@ -100,7 +100,7 @@ func (b *Backend) Script(f func(Command) (Answer, bool)) {
 }
 
 // Fault registers f, which the backend calls before every call of the driver. If f returns an error, the call fails
-// with this error. If f waits, the call is slow. f must return when its context ends. To remove f, pass nil. Errors of
+// with this error. If f waits, the call is slow. f must return when the context ends. To remove f, pass nil. Errors of
 // real drivers wrap, for example, backend.ErrUnavailable, ErrCapacity, or ErrImage. f is not called for operations
 // inside a sandbox.
 func (b *Backend) Fault(f func(context.Context, Call) error) {

@@ -32,7 +32,7 @@ func Machine() (system, kernel string) {
 }
 
 // OnThread runs f on a thread and ends this thread afterwards, so f may change the thread's attributes, for example
-// namespaces. OnThread never uses the first thread of the process, because that thread cannot exit and its namespaces
+// namespaces. OnThread never uses the first thread of the process. The first thread cannot exit, and its namespaces
 // count as the namespaces of the process.
 func OnThread(f func() error) error {
 	done := make(chan error, 1)

@@ -12,11 +12,10 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// RemoveTree removes a directory with all its contents, even if a sandbox tried to make this difficult, for example
-// with 100,000 levels, modes without any access, or names with invalid text. RemoveTree does not follow links, and it
-// stops at mount points. It empties one level at a time and moves deeper directories up to the top, so that the length
-// of paths and the number of open files stay small. RemoveTree ignores files removed by another process at the same
-// time.
+// RemoveTree removes a directory with all contents, even if a sandbox tried to make this difficult, for example with
+// 100,000 levels, modes without any access, or names with invalid text. RemoveTree does not follow links, and it stops
+// at mount points. It empties one level at a time and moves deeper directories up to the top to avoid long paths and
+// many open files. RemoveTree ignores files removed by another process at the same time.
 func RemoveTree(ctx context.Context, dir string) error {
 	top, err := openDir(unix.AT_FDCWD, dir, 0)
 	if errors.Is(err, unix.ENOENT) {

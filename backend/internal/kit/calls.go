@@ -181,8 +181,8 @@ func With[A, T any](method func(context.Context, A) (T, error), arg A) func(cont
 }
 
 // Finish is like Call, for a request completed by the engine even if the caller gives up. Finish waits for the engine's
-// response, so that the caller knows the created object and can remove it. If ctx ended, Finish returns the created
-// object together with the context's error.
+// response to allow the caller to remove the created object. If ctx ended, Finish returns the created object together
+// with the context's error.
 func Finish[T any](ctx context.Context, c *Calls, what string, f func(context.Context) (T, error)) (T, error) {
 	if err := ctx.Err(); err != nil {
 		var none T

@@ -258,8 +258,8 @@ func Times(call, patience, pull *time.Duration) {
 }
 
 // Undo removes the objects of a failed creation and returns the creation's error. If the engine does not respond, Undo
-// retries in the background, so that the caller does not wait for an engine that may never recover. The retries help
-// because an engine may lose one request but answer the next. rollback may run after the caller's context ended.
+// retries in the background to avoid a long wait of the caller. The retries help because an engine may lose one request
+// but answer the next. rollback may run after the caller's context ended.
 func (c *Calls) Undo(ctx context.Context, session string, err error, rollback func(context.Context) error) error {
 	try := func(ctx context.Context, limit time.Duration) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)

@@ -20,7 +20,7 @@ import (
 // no host paths.
 type Error struct {
 	Driver string
-	What   string // the request that failed
+	What   string // the failed request
 	Kind   error  // sentinel error; nil if none fits
 	Detail string // the engine's error text without paths; may be empty
 }

@@ -9,8 +9,8 @@ import (
 
 const (
 	mib = 1 << 20
-	// GuestMemory (in bytes) and GuestPIDs are added to the user's limits, so that the guest agent does not use the user's
-	// share.
+	// GuestMemory (in bytes) and GuestPIDs are added to the user's limits to keep the user's share free of the guest
+	// agent's memory and processes.
 	GuestMemory = 10 * mib
 	GuestPIDs   = 20
 	// ImageVolumeBytes is the size of the mount for a volume of an image.
@@ -20,7 +20,7 @@ const (
 	maxFileBytes = 16 << 30 // maximum size of each file if the user set no limit
 	rootBytes    = 4 << 30  // maximum size of writes to the root if the user set no workspace limit
 	minRoot      = 4 * mib  // the runtime's own directories in the root count too
-	// bytesPerInode bounds the files in a tmpfs: each costs kernel memory beyond its pages.
+	// bytesPerInode bounds the files in a tmpfs: each costs kernel memory in addition to the pages.
 	bytesPerInode = 4096
 )
 
@@ -74,13 +74,13 @@ const CgroupMount = "/sys/fs/cgroup"
 const MaxTerminals = 64
 
 // OpenFiles returns the limit of open files for every process of a sandbox. The guest agent sets the user's limit for
-// commands, because that limit may be smaller than the guest agent needs.
+// commands, because this limit may be too small for the guest agent.
 func OpenFiles(l backend.Limits) int64 { return max(l.OpenFiles, minFiles) }
 
 // FileBytes returns the maximum file size for every process of a sandbox. The guest agent sets the user's limit for
-// commands, because that limit may be smaller than the guest agent's own files. If the guest agent monitors the
+// commands, because this limit may be too small for the guest agent's own files. If the guest agent monitors the
 // workspace, FileBytes also keeps a single file from exceeding the workspace limit by much. A workspace with a separate
-// file system fills up before that.
+// file system fills up earlier.
 func FileBytes(l backend.Limits, workspace backend.Enforcement, root int64) int64 {
 	size := max(maxFileBytes, l.FileBytes)
 	switch {

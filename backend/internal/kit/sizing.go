@@ -20,8 +20,8 @@ type Sizing struct {
 	found backend.Enforcement
 }
 
-// NewSizing returns a Sizing for the driver with this name. probe tries to create such a workspace. An error means that
-// the host does not support it.
+// NewSizing returns a Sizing for the driver with this name. probe tries to create such a workspace. If the host does
+// not support it, probe returns an error.
 func NewSizing(name string, log *slog.Logger, probe func(context.Context) error) *Sizing {
 	return &Sizing{name: name, log: log, probe: probe, lock: make(chan struct{}, 1)}
 }

@@ -54,7 +54,7 @@ func abis() map[specs.Arch]abi {
 // Program returns the filter in the kernel's format: an array of struct sock_filter in the host's byte order. The
 // filter makes the same decisions as libseccomp's filter for [OCI], with one exception. For the x32 ABI, which hardly
 // any kernel supports, it returns the same error as a kernel without x32. For calls newer than all calls in the
-// profile, the filter returns ENOSYS, as runc does, so that programs fall back to older calls.
+// profile, the filter returns ENOSYS, as runc does, to allow programs to use older calls.
 func Program(t Target) ([]byte, error) {
 	insns, err := Instructions(t)
 	if err != nil {
@@ -239,9 +239,8 @@ func assembleVerdict(v verdict) ([]bpf.Instruction, error) {
 	return append(out, bpf.RetConstant{Val: v.ret}), nil
 }
 
-// assembleCondition generates code that continues after itself if the condition holds. If the condition fails, the code
-// skips behind more instructions. The code compares an argument as two 32-bit words. Operators not used in the profile
-// return an error.
+// assembleCondition generates code for a condition. If the condition fails, the code skips behind more instructions.
+// The code compares an argument as two 32-bit words. Operators not used in the profile return an error.
 func assembleCondition(c specs.LinuxSeccompArg, behind int) ([]bpf.Instruction, error) {
 	if c.Index > 5 || behind > 200 {
 		return nil, fmt.Errorf("seccomp: a condition on argument %d, %d instructions before its end", c.Index, behind)

@@ -5,7 +5,7 @@
 // capabilities on amd64 and arm64. It denies socketcall, because a 32-bit program could use this call to bypass the
 // rules for socket. Leaving socketcall out of the profile is not enough: libseccomp would then allow all sockets named
 // in any rule for socket. Compared with the profiles of older engines, this profile also denies AF_ALG and AF_VSOCK.
-// AF_VSOCK is a path to the host's hypervisor that no network namespace contains. With one profile, all engines behave
+// AF_VSOCK is a path to the host's hypervisor outside of all network namespaces. With one profile, all engines behave
 // alike.
 //
 // The rules list the socket families one by one up to the last instead of using a rule "above AF_VSOCK". A filter

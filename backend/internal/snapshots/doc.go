@@ -1,8 +1,8 @@
 // Package snapshots stores snapshots of a workspace next to the workspace, and restores them.
 //
 // A snapshot is a directory with copies of the files. If the file system supports it, the copies share their disk
-// blocks. If a file has not changed since the last snapshot or rollback, the new snapshot contains a hard link to that
-// snapshot's copy. This is safe because snapshots are never modified. If the workspace is a file system in a file, the
+// blocks. If a file has not changed since the last snapshot or rollback, the new snapshot contains a hard link to the
+// earlier copy. This is safe because snapshots are never modified. If the workspace is a file system in a file, the
 // package mounts it to copy the files. Removing the workspace also removes the directory with the snapshots. A snapshot
 // gets a name only when it is complete.
 //

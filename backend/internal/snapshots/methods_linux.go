@@ -48,7 +48,7 @@ func (m *Methods[R]) Recover(ctx context.Context, sandbox R) error {
 	return m.unfinished(ctx, sandbox, (*Workspace).Recover)
 }
 
-// Thaw resumes the processes of a sandbox so that they can exit.
+// Thaw resumes the processes of a sandbox to allow their exit.
 func (m *Methods[R]) Thaw(ctx context.Context, sandbox R) error {
 	return m.unfinished(ctx, sandbox, (*Workspace).Thaw)
 }

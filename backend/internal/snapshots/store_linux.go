@@ -259,7 +259,7 @@ func (w *Workspace) keepFiles(ctx context.Context, dir string, rec *record) (err
 	return err
 }
 
-// lastState opens the files of the snapshot of the last creation or rollback. marked is the time of that operation. If
+// lastState opens the files of the snapshot of the last creation or rollback. marked is the time of this operation. If
 // no such snapshot exists, fd is -1.
 func (w *Workspace) lastState() (fd int, marked time.Time, err error) {
 	list, err := w.list()
@@ -316,8 +316,8 @@ func openDir(path string) (int, error) {
 	return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// freeze freezes the sandbox's commands until thaw. Before that, it writes busyFile, so that another process can
-// complete the operation if this process dies.
+// freeze freezes the sandbox's commands until thaw. Before, it writes busyFile to allow another process to complete the
+// operation if this process dies.
 func (w *Workspace) freeze(ctx context.Context, b busy) (thaw func() error, err error) {
 	if err := host.WriteJSON(w.path(busyFile), b, false); err != nil {
 		return nil, classed(err)
@@ -353,8 +353,8 @@ func (w *Workspace) Recover(ctx context.Context) error {
 	return w.locked(ctx, func() error { return nil })
 }
 
-// Thaw resumes the processes of a sandbox before the sandbox is stopped, so that they receive signals. It does not
-// complete an interrupted operation.
+// Thaw resumes the processes of a sandbox before a stop to allow them to receive signals. It does not complete an
+// interrupted operation.
 func (w *Workspace) Thaw(ctx context.Context) error {
 	if !Busy(w.Dir) {
 		return nil
@@ -575,8 +575,8 @@ func (w *Workspace) Fork(ctx context.Context, name string, to Target) (io.Closer
 	return held, classed(err)
 }
 
-// copyFiles copies the files of a snapshot to a directory of a workspace or of another snapshot. kept means that the
-// target is a snapshot.
+// copyFiles copies the files of a snapshot to a directory of a workspace or of another snapshot. kept marks the target
+// as a snapshot.
 func (w *Workspace) copyFiles(ctx context.Context, rec record, dir string, base int64, kept bool) (
 	backend.SnapshotMechanism, error,
 ) {

@@ -43,11 +43,10 @@ type mirror struct {
 	same func(src file, dst *unix.Stat_t) bool
 	// made is called for every created file in the target.
 	made func(src, dst file) error
-	// fromKept and toKept mean that the source or the target is a snapshot. The modes of the files can be stored in
-	// keptMode.
+	// fromKept and toKept mark the source or the target as a snapshot. The modes of the files can be stored in keptMode.
 	fromKept, toKept bool
 
-	// keepFree means that the target uses space of the host's disk, so a part of the disk must stay free.
+	// keepFree keeps a part of the host's disk free, because the target uses space of this disk.
 	keepFree bool
 
 	prevMarked time.Time // see since
@@ -64,7 +63,7 @@ func inodeOf(st *unix.Stat_t) inode {
 	return inode{uint64(st.Dev), st.Ino} //nolint:unconvert // the type differs between architectures
 }
 
-// file is a file of a tree with its metadata.
+// file is a file of a tree with the metadata.
 type file struct {
 	fd int
 	st *unix.Stat_t
@@ -398,7 +397,7 @@ func copyRange(ctx context.Context, src, dst int, from, to int64) error {
 	return err
 }
 
-// cannotCopy reports whether an error shows that the kernel cannot copy between two file systems.
+// cannotCopy reports whether an error means an unsupported copy between two file systems.
 func cannotCopy(err error) bool {
 	return errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) ||
 		errors.Is(err, unix.EINVAL)
@@ -480,7 +479,7 @@ func (m *mirror) link(src int, first string, l *level, name string) error {
 	err := linkBelow(l.top, first, l.dst, name)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), // a command replaced first
-		errors.Is(err, unix.EACCES): // the directory has its final mode, which denies access
+		errors.Is(err, unix.EACCES): // the final mode of the directory denies access
 		return m.regular(src, l, name)
 	}
 	return err
@@ -603,7 +602,7 @@ func (m *mirror) describe(src file, dst int) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(dst), []unix.Timespec{src.st.Atim, src.st.Mtim}, 0)
 }
 
-// keptMode is an extended attribute on files of a snapshot. It stores the original mode if that mode would deny access
+// keptMode is an extended attribute on files of a snapshot. It stores the original mode if this mode would deny access
 // to the snapshot's owner, an unprivileged user.
 const keptMode = "user.workcell.mode"
 
@@ -699,7 +698,7 @@ func markName() string {
 	return "user.workcell.origin"
 }
 
-// mark stores the fingerprint of the original in a copy, so that a rollback does not copy an unchanged file.
+// mark stores the fingerprint of the original in a copy, to avoid the copy of an unchanged file in a rollback.
 func mark(of *unix.Stat_t, copy int) error {
 	err := unix.Fsetxattr(copy, markName(), fingerprint(of), 0)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) { // then a rollback copies it
@@ -740,7 +739,7 @@ func (m *mirror) unchanged(original *unix.Stat_t, l *level, name string) bool {
 	return marked(file{fd: fd}, original, m.prevMarked)
 }
 
-// isSettled reports whether a file's last change is so old that a later change would have a different time.
+// isSettled reports whether a file's last change is old enough for a later change to have a different time.
 func isSettled(st *unix.Stat_t, now time.Time) bool { return changedBefore(st, now.Add(-settled)) }
 
 func changedBefore(st *unix.Stat_t, t time.Time) bool {

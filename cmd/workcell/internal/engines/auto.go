@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// autoHeadStart is the time that Docker gets to answer before containerd is tried too. It prevents an engine that hangs
-// from doubling the time of the selection.
+// autoHeadStart is Docker's time to respond before the selection also tries containerd. It keeps a hanging engine from
+// doubling the time of the selection.
 const autoHeadStart = time.Second
 
 // opened is an opened engine, or the error of opening it.
@@ -58,7 +58,7 @@ func (s Set) openAuto(ctx context.Context) (backend.SandboxBackend, error) {
 }
 
 // openFirst opens one of two engines. It uses the second engine only if the first fails. If the first engine is slow,
-// openFirst already tries the second engine while it waits. It closes an engine that is not needed.
+// openFirst already tries the second engine while it waits. It closes the unused engine.
 func openFirst(ctx context.Context, one, two Engine) (first, second opened) {
 	ctx, giveUp := context.WithCancel(ctx)
 	defer giveUp() // drivers do not keep the context of Open

@@ -46,7 +46,7 @@ func (s Set) containerdAddress() string {
 	return containerd.DefaultAddress
 }
 
-// containerdID returns the address of the engine and its namespace.
+// containerdID returns the address and the namespace of the engine.
 func (s Set) containerdID() string {
 	return s.containerdAddress() + " " + cmp.Or(s.Env.Get("CONTAINERD_NAMESPACE"), containerd.DefaultNamespace)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// dockerConfigDir returns the directory of config.json, which also has the registries' credentials. It is empty if
-// there is no such directory.
+// dockerConfigDir returns the directory of config.json, which also has the registries' credentials. If no home
+// directory is known, it returns an empty string.
 func (s Set) dockerConfigDir() string {
 	if dir := s.Env.Get("DOCKER_CONFIG"); dir != "" {
 		return dir

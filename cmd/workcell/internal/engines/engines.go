@@ -1,5 +1,5 @@
-// Package engines lists the backends that can run sandboxes. For each engine, it knows how to find it in the
-// environment, like the engine's own commands, how to open it, and how to explain that it is not usable.
+// Package engines lists the available backends. It finds each engine like the engine's own commands, for example in
+// environment variables, and opens it. If an engine is not usable, it returns the reason and a remedy.
 package engines
 
 import (
@@ -49,19 +49,19 @@ type Set struct {
 	Cluster config.Kubernetes
 }
 
-// Engine is a type of engine that this build supports. It is opened only on request.
+// Engine is a type of engine in this build. It is opened only on request.
 type Engine struct {
 	Name   string
 	open   func(context.Context) (backend.SandboxBackend, error)
 	Absent func(context.Context) string // returns why it does not answer, as text; empty if unknown
 	Fix    func(error) string           // returns a remedy for the error of Open
 	at     func() string                // returns the address and its source; nil if there is only one possible address
-	// TryNetwork tests whether the engine isolates a sandbox without a network. It returns the targets that such a sandbox
-	// cannot reach. It is nil if the engine itself guarantees the isolation.
+	// TryNetwork tests whether the engine isolates a sandbox without a network. It returns the unreachable targets of such
+	// a sandbox. It is nil if the engine itself guarantees the isolation.
 	TryNetwork func(ctx context.Context, image string) ([]string, error)
 }
 
-// Open opens the engine. If this fails, the error contains the address that was tried, and its hint contains a remedy.
+// Open opens the engine. If this fails, the error contains the address, and the error's hint contains a remedy.
 func (e Engine) Open(ctx context.Context) (backend.SandboxBackend, error) {
 	b, err := e.open(ctx)
 	wrong := errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrInvalid)
@@ -75,7 +75,7 @@ func (e Engine) Open(ctx context.Context) (backend.SandboxBackend, error) {
 	return nil, hint.New(hint.Unavailable, fmt.Errorf("%w; tried %s", err, e.at()), todo)
 }
 
-// leftOut returns an engine that is not part of this build, because of the build tag no_NAME.
+// leftOut returns an engine outside of this build, because of the build tag no_NAME.
 func leftOut(name string) Engine {
 	why := fmt.Sprintf("not included in this build (build tag no_%s)", name)
 	todo := "use a workcell build that includes " + name
@@ -89,7 +89,7 @@ func leftOut(name string) Engine {
 	}
 }
 
-// All returns the engines that this build supports, in the order of doctor's output.
+// All returns the engines of this build, in the order of doctor's output.
 func (s Set) All() []Engine { return []Engine{s.docker(), s.containerd(), s.local(), s.kubernetes()} }
 
 // Named returns the engine with a name. It does not accept Auto.
@@ -204,8 +204,8 @@ func (s Set) Environ() ([]string, error) {
 	return append(vars, "DOCKER_CONTEXT="+cmp.Or(name, "default")), err
 }
 
-// stateDir returns the directory for the sandbox data of an engine that has no complete store. All commands of root
-// share one directory, and each other user has a separate directory.
+// stateDir returns the directory for the sandbox data of an engine without a complete store. All commands of root share
+// one directory, and each other user has a separate directory.
 func (s Set) stateDir(name string) (string, error) {
 	if os.Geteuid() == 0 {
 		return filepath.Join("/var/lib/workcell", name), nil

@@ -50,7 +50,7 @@ type mappedBackend struct {
 	images ImageMap
 }
 
-// MapImages returns a driver that creates sandboxes from the mapped images.
+// MapImages returns a driver for sandboxes from the mapped images.
 func MapImages(b backend.SandboxBackend, m ImageMap) backend.SandboxBackend {
 	if len(m) == 0 {
 		return b

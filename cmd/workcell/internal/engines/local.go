@@ -33,7 +33,7 @@ func (s Set) local() Engine {
 	}
 }
 
-// dirFix returns a remedy for a state directory of another user, or that other users may access.
+// dirFix returns a remedy for a state directory of another user or with access for other users.
 func dirFix(dir string) string {
 	if os.Geteuid() == 0 {
 		return fmt.Sprintf("run `mv %s %[1]s.old`", dir)
