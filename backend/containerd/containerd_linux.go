@@ -69,7 +69,8 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	}
 	b.api = api
 	b.calls = kit.New(kit.Options{
-		Name: "containerd", Log: b.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Context: muted, Native: native, Classify: classify,
+		Name: "containerd", Log: b.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience,
+		Context: muted, Native: native, Classify: classify,
 		Ping: func(ctx context.Context) error { _, err := api.Version(ctx); return err },
 	})
 	b.pulls = kit.NewPulls(b.calls, o.PullTimeout)
@@ -77,7 +78,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		Driver: "containerd", Own: b.own, Hold: b.alone, Workspace: b.snapshots, Origin: b.origin,
 		Dir: func(r *record) string { return r.state().workspaces(r.session) },
 	}
-	b.sizing = kit.NewSizing("containerd", b.log, func(ctx context.Context) error { return sizedfs.Probe(ctx, b.state.root) })
+	b.sizing = kit.NewSizing(b.calls, func(ctx context.Context) error { return sizedfs.Probe(ctx, b.state.root) })
 	if b.engine, err = b.probe(ctx); err == nil {
 		b.state, err = openState(o.StateDir)
 	}

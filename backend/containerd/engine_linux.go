@@ -63,7 +63,8 @@ func (b *driver) probe(ctx context.Context) (engine, error) {
 		return e, err
 	}
 	if e.runtimes[b.opts.OCIRuntime] == "" {
-		return e, fmt.Errorf("containerd: OCI runtime %.40q not found on this host: %w", b.opts.OCIRuntime, backend.ErrUnsupported)
+		return e, fmt.Errorf("containerd: OCI runtime %.40q not found on this host: %w",
+			b.opts.OCIRuntime, backend.ErrUnsupported)
 	}
 	e.memory = e.cgroups.has("memory")
 	bridge := b.opts.CNI.available() && kernelNetwork(b.opts.OCIRuntime)
@@ -107,7 +108,8 @@ func findRuntimes(configured map[string]string) (map[string]string, error) {
 	}
 	for name, path := range configured {
 		if st, err := os.Stat(path); err != nil || !filepath.IsAbs(path) || st.IsDir() || st.Mode()&0o111 == 0 {
-			return nil, fmt.Errorf("containerd: Options.OCIRuntimes: %.40q is not the absolute path of a program: %w", name, backend.ErrInvalid)
+			return nil, fmt.Errorf("containerd: Options.OCIRuntimes: %.40q is not the absolute path of a program: %w",
+				name, backend.ErrInvalid)
 		}
 		out[name] = path
 	}

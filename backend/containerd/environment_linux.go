@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
 	"strings"
@@ -67,7 +66,8 @@ func (b *driver) prepareBuilding(ctx context.Context, mounts []mount.Mount, o ki
 			}
 		}
 		link := strings.TrimPrefix(backend.NodeModulesLink, "/")
-		if err := root.Symlink(backend.EnvironmentDir+backend.NodeModulesLink, link); err != nil && !errors.Is(err, fs.ErrExist) {
+		err := root.Symlink(backend.EnvironmentDir+backend.NodeModulesLink, link)
+		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 		return root.Chown(dir, int(o.UID), int(o.GID))
@@ -85,10 +85,11 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 		if err := b.deleteTask(ctx, r); err != nil {
 			return err
 		}
-		labels := maps.Clone(kit.EnvironmentLabels(&r.config.Record, r.labels, time.Now()))
+		labels := kit.EnvironmentLabels(&r.config.Record, r.labels, time.Now())
 		labels[labelRoot] = labels[backend.LabelCreated]
 		_, err := kit.Finish(ctx, b.calls, "keep environment", func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, b.api.SnapshotService(r.snapshotter).Commit(ctx, environments+r.config.Building, r.id, snapshots.WithLabels(labels))
+			s, name := b.api.SnapshotService(r.snapshotter), environments+r.config.Building
+			return struct{}{}, s.Commit(ctx, name, r.id, snapshots.WithLabels(labels))
 		})
 		return kit.Ignore(err, backend.ErrExists)
 	})

@@ -81,14 +81,15 @@ func (b *driver) readImage(ctx context.Context, found images.Image) (*image, err
 		return nil, b.calls.Error("read image", backend.ErrInvalid, name+" has a malformed configuration")
 	}
 	if c.OS != "linux" || c.Architecture != "" && c.Architecture != b.engine.arch {
-		return nil, b.calls.Error("read image", backend.ErrUnsupported,
-			fmt.Sprintf("%s is for %.40s/%.40s, this host runs linux/%s", name, c.OS, c.Architecture, b.engine.arch))
+		return nil, b.calls.Error("read image", backend.ErrUnsupported, b.foreignText(found, c.OS, c.Architecture))
 	}
 	volumes, err := kit.JudgeImage(c.Config.Env, c.Config.Volumes)
 	if err != nil {
 		return nil, b.calls.Error("image "+name, backend.ErrInvalid, err.Error())
 	}
-	img := &image{id: desc.Digest.String(), target: found.Target.Digest.String(), env: slices.Clone(c.Config.Env), volumes: volumes}
+	img := &image{
+		id: desc.Digest.String(), target: found.Target.Digest.String(), env: slices.Clone(c.Config.Env), volumes: volumes,
+	}
 	if len(c.RootFS.DiffIDs) > 0 {
 		img.chain = identity.ChainID(c.RootFS.DiffIDs).String()
 	}
@@ -101,7 +102,11 @@ func (b *driver) foreign(ctx context.Context, found images.Image) (string, bool)
 	if err != nil || len(ps) == 0 {
 		return "", false
 	}
-	return fmt.Sprintf("%s is for %.40s/%.40s, this host runs linux/%s", familiar(found.Name), ps[0].OS, ps[0].Architecture, b.engine.arch), true
+	return b.foreignText(found, ps[0].OS, ps[0].Architecture), true
+}
+
+func (b *driver) foreignText(found images.Image, system, arch string) string {
+	return fmt.Sprintf("%s is for %.40s/%.40s, this host runs linux/%s", familiar(found.Name), system, arch, b.engine.arch)
 }
 
 // unpack unpacks the layers of an image as a snapshot, unless they are already unpacked.

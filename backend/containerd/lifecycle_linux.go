@@ -153,7 +153,8 @@ func (b *driver) removeRemains(ctx context.Context, session, container string, w
 	var errs []error
 	if !slices.ContainsFunc(others, func(r *record) bool { return r.id == container }) {
 		b.removeCgroup(b.cgroupPath(container))
-		errs = append(errs, b.leaveNetwork(ctx, b.state, container), deleteNetns(b.state.loopback(container)), removeTree(ctx, b.state.sandbox(container)))
+		errs = append(errs, b.leaveNetwork(ctx, b.state, container), deleteNetns(b.state.loopback(container)),
+			removeTree(ctx, b.state.sandbox(container)))
 	}
 	if workspace && len(others) == 0 {
 		errs = append(errs, removeWorkspace(ctx, b.state.workspaces(session)))

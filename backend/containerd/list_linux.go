@@ -38,9 +38,7 @@ func (b *driver) describe(r *record, p *apitask.Process) backend.Info {
 
 // List describes the sandboxes matching filter.
 func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
-	list, err := kit.Call(ctx, b.calls, "list containers", func(ctx context.Context) ([]containers.Container, error) {
-		return b.api.ContainerService().List(ctx, labelFilter(filter))
-	})
+	list, err := b.listContainers(ctx, "list containers", labelFilter(filter))
 	if err != nil || len(list) == 0 {
 		return []backend.Info{}, err
 	}
@@ -58,6 +56,12 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 		infos = append(infos, b.describe(r, procs[r.id]))
 	}
 	return infos, nil
+}
+
+func (b *driver) listContainers(ctx context.Context, what, filter string) ([]containers.Container, error) {
+	return kit.Call(ctx, b.calls, what, func(ctx context.Context) ([]containers.Container, error) {
+		return b.api.ContainerService().List(ctx, filter)
+	})
 }
 
 // tasks returns the main processes of all containers in the driver's namespace.

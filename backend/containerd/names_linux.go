@@ -6,10 +6,6 @@ import (
 	"encoding/hex"
 	"regexp"
 	"strconv"
-
-	"github.com/containerd/containerd/v2/core/containers"
-
-	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // sessionPrefix is the length of the session name's part in container names, because containerd allows 76 characters.
@@ -42,9 +38,8 @@ func namesOf(id string) (session, container string, ok bool) {
 // others returns the records of a session's sandboxes, except the record but. At most one record exists, unless a
 // process died or several installations created a sandbox of the session at the same time.
 func (b *driver) others(ctx context.Context, session string, but *record) ([]*record, error) {
-	list, err := kit.Call(ctx, b.calls, "look for sandboxes of the session", func(ctx context.Context) ([]containers.Container, error) {
-		return b.api.ContainerService().List(ctx, "id~="+strconv.Quote("^"+session[:sessionPrefix]))
-	})
+	filter := "id~=" + strconv.Quote("^"+session[:sessionPrefix])
+	list, err := b.listContainers(ctx, "look for sandboxes of the session", filter)
 	var out []*record
 	for _, c := range list {
 		if r, ok := readRecord(c); ok && r.session == session && (but == nil || r.id != but.id) {

@@ -37,7 +37,8 @@ func (o *CNIOptions) applyDefaults() error {
 	o.Bridge = cmp.Or(o.Bridge, defaultBridge)
 	o.Subnet = cmp.Or(o.Subnet, netip.MustParsePrefix(DefaultSubnet))
 	if !o.Subnet.Addr().Is4() || o.Subnet.Bits() > 29 {
-		return fmt.Errorf("containerd: Options.CNI.Subnet is not an IPv4 network of at least 8 addresses: %w", backend.ErrInvalid)
+		return fmt.Errorf("containerd: Options.CNI.Subnet is not an IPv4 network of at least 8 addresses: %w",
+			backend.ErrInvalid)
 	}
 	if len(o.Bridge) > 15 || strings.ContainsAny(o.Bridge, "/ \x00") {
 		return fmt.Errorf("containerd: Options.CNI.Bridge is not an interface name: %w", backend.ErrInvalid)

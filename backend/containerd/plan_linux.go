@@ -59,9 +59,11 @@ func checkDomain(ref string) error {
 func (e *engine) supports(p *kit.Plan) error {
 	switch s := p.Spec; {
 	case s.Network == backend.NetworkBridge && !slices.Contains(e.caps.Networks, backend.NetworkBridge):
-		return fmt.Errorf("containerd: bridged networks need the CNI plugins bridge, host-local and firewall, and iptables: %w", backend.ErrUnsupported)
+		return fmt.Errorf("containerd: bridged networks need the CNI plugins bridge, host-local and firewall, and "+
+			"iptables: %w", backend.ErrUnsupported)
 	case s.Network == backend.NetworkBridge && !kernelNetwork(s.OCIRuntime):
-		return fmt.Errorf("containerd: network filtering is not supported with OCI runtime %.40q: %w", s.OCIRuntime, backend.ErrUnsupported)
+		return fmt.Errorf("containerd: network filtering is not supported with OCI runtime %.40q: %w",
+			s.OCIRuntime, backend.ErrUnsupported)
 	}
 	return p.Supports(e.caps, e.arch)
 }

@@ -101,7 +101,8 @@ func (r *record) attachWorkspace() (io.Closer, error) {
 	}
 	d, err := sizedfs.Attach(r.state().image(r.session))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("containerd: the workspace's file system was removed from the state directory: %w", backend.ErrLost)
+		return nil, fmt.Errorf("containerd: the workspace's file system was removed from the state directory: %w",
+			backend.ErrLost)
 	}
 	if err != nil {
 		return nil, stateError("mount the workspace", err)

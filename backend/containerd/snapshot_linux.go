@@ -48,7 +48,8 @@ func (*driver) origin(_ context.Context, r *record, from backend.ForkOf) (*snaps
 		return nil, fmt.Errorf("containerd: snapshot %.80q: %w", from.Snapshot, snapshots.ErrNone)
 	}
 	if tag.Bytes != r.config.Sized() {
-		return nil, fmt.Errorf("containerd: the snapshot's workspace has a different limit, %d bytes: %w", tag.Bytes, backend.ErrInvalid)
+		return nil, fmt.Errorf("containerd: the snapshot's workspace has a different limit, %d bytes: %w",
+			tag.Bytes, backend.ErrInvalid)
 	}
 	return r.state().snapshots(session, tag.Bytes > 0), nil
 }
@@ -66,7 +67,8 @@ func (b *driver) forkFiles(ctx context.Context, r *record, user kit.User) error 
 		to.Image, to.Size = state.newImage(r.session), r.sizedSpec(user)
 	} else {
 		to.Files += ".new" // incomplete files are not in the workspace
-		err = errors.Join(removeTree(ctx, to.Files), os.Mkdir(to.Files, 0o755), os.Chown(to.Files, int(user.UID), int(user.GID)))
+		err = errors.Join(removeTree(ctx, to.Files), os.Mkdir(to.Files, 0o755),
+			os.Chown(to.Files, int(user.UID), int(user.GID)))
 	}
 	if err != nil {
 		return stateError("create the workspace", err)

@@ -98,7 +98,7 @@ func kernelMounts(l backend.Limits) []specs.Mount {
 	return []specs.Mount{
 		mount("proc", "/proc", "nosuid", "noexec", "nodev"),
 		mount("tmpfs", "/dev", "nosuid", "strictatime", "mode=755", "size=65536k"),
-		mount("devpts", "/dev/pts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5", fmt.Sprintf("max=%d", kit.MaxTerminals)),
+		mount("devpts", "/dev/pts", strings.Split(kit.TerminalOptions(), ",")...),
 		mount("sysfs", "/sys", "nosuid", "noexec", "nodev", "ro"),
 		mount("cgroup", "/sys/fs/cgroup", "nosuid", "noexec", "nodev", "relatime", "ro"),
 		mount("mqueue", "/dev/mqueue", "nosuid", "noexec", "nodev"),
@@ -113,14 +113,15 @@ func tmpfs(at string, size int64, o kit.User) specs.Mount {
 }
 
 func bind(from, at string, more ...string) specs.Mount {
-	return specs.Mount{Type: "bind", Source: from, Destination: at, Options: append([]string{"bind", "nosuid", "nodev", "private"}, more...)}
+	options := append([]string{"bind", "nosuid", "nodev", "private"}, more...)
+	return specs.Mount{Type: "bind", Source: from, Destination: at, Options: options}
 }
 
 // workspaceMount returns the mount of the workspace's directory or file system.
 func workspaceMount(r *record) specs.Mount {
 	if r.config.Sized() > 0 {
-		options := append([]string{"rw", "nosuid", "nodev"}, strings.Split(sizedfs.Options, ",")...)
-		return specs.Mount{Type: "ext4", Source: r.state().file(r.id, deviceLink), Destination: backend.Workdir, Options: options}
+		device, options := r.state().file(r.id, deviceLink), strings.Split("rw,nosuid,nodev,"+sizedfs.Options, ",")
+		return specs.Mount{Type: "ext4", Source: device, Destination: backend.Workdir, Options: options}
 	}
 	return bind(r.state().workspace(r.session), backend.Workdir, "rw")
 }

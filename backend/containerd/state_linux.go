@@ -46,7 +46,7 @@ func (s stateDir) empty() string { return filepath.Join(s.root, "empty") }
 // openState creates the state directory if it is missing. Only the owner may have access.
 func openState(root string) (stateDir, error) {
 	s := stateDir{root: filepath.Clean(root)}
-	for _, d := range []string{s.root, s.guests(), filepath.Join(s.root, "sandboxes"), filepath.Join(s.root, "workspaces"), s.locks(), s.empty()} {
+	for _, d := range []string{s.root, s.guests(), s.sandbox(""), s.workspaces(""), s.locks(), s.empty()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return s, stateError("create the state directory", err)
 		}
@@ -94,7 +94,8 @@ func makeFiles(r *record) error {
 		servers = resolvConf()
 	}
 	err := os.MkdirAll(dir.sandbox(r.id), 0o700)
-	for name, text := range map[string]string{"hosts": kit.Hosts, "hostname": kit.Hostname + "\n", "resolv.conf": servers} {
+	files := map[string]string{"hosts": kit.Hosts, "hostname": kit.Hostname + "\n", "resolv.conf": servers}
+	for name, text := range files {
 		if err == nil {
 			err = os.WriteFile(dir.file(r.id, name), []byte(text), 0o644) //nolint:gosec // the sandbox reads it
 		}

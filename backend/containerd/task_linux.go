@@ -82,7 +82,8 @@ func (b *driver) createTask(ctx context.Context, r *record, mounts []mount.Mount
 			return true, errStarted
 		}
 		// Another caller is starting the sandbox, or containerd has not yet cleaned up a dead shim.
-		return time.Since(began) > staleWait, fmt.Errorf("containerd: the sandbox is starting or stopping: %w", backend.ErrUnavailable)
+		return time.Since(began) > staleWait, fmt.Errorf("containerd: the sandbox is starting or stopping: %w",
+			backend.ErrUnavailable)
 	})
 }
 

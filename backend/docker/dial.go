@@ -29,7 +29,8 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 		b.near.Store(true)
 		return s, nil
 	case b.near.Load() && errors.Is(err, kit.ErrNoProcess): // the runtime did not report the exit
-		return nil, fmt.Errorf("docker: the sandbox's process is gone, although the engine says that it runs: %w", backend.ErrLost)
+		return nil, fmt.Errorf("docker: the sandbox's process is gone, although the engine says that it runs: %w",
+			backend.ErrLost)
 	case !errors.Is(err, kit.ErrElsewhere):
 		return nil, err
 	}

@@ -138,7 +138,8 @@ func (e *engine) supports(p *kit.Plan) error {
 	case !e.seccomp:
 		return fmt.Errorf("docker: the engine does not support seccomp: %w", backend.ErrUnsupported)
 	case s.Network == backend.NetworkBridge && !kernelNetwork(e.runtime(s)):
-		return fmt.Errorf("docker: network filtering is not supported with OCI runtime %.40q: %w", e.runtime(s), backend.ErrUnsupported)
+		return fmt.Errorf("docker: network filtering is not supported with OCI runtime %.40q: %w",
+			e.runtime(s), backend.ErrUnsupported)
 	}
 	return p.Supports(e.caps, e.arch)
 }

@@ -147,7 +147,7 @@ func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostCo
 func terminals(labels map[string]string) mount.Mount {
 	return mount.Mount{Type: mount.TypeVolume, Target: "/dev/pts", VolumeOptions: &mount.VolumeOptions{
 		NoCopy: true, Labels: labels, DriverConfig: &mount.Driver{Name: "local", Options: map[string]string{
-			"type": "devpts", "device": "devpts", "o": fmt.Sprintf("nosuid,noexec,newinstance,ptmxmode=0666,mode=0620,gid=5,max=%d", kit.MaxTerminals),
+			"type": "devpts", "device": "devpts", "o": kit.TerminalOptions(),
 		}},
 	}}
 }
@@ -178,7 +178,8 @@ func (b *driver) mounts(p *plan, img *image, nonce string) []mount.Mount {
 	}
 	// The terminals are the last mount because the engine would not remove this volume if a later mount failed.
 	if p.engine.terminals && kernelNetwork(p.engine.runtime(p.Spec)) {
-		ms = append(ms, terminals(map[string]string{backend.LabelInstance: p.Spec.Instance, labelTerminals: string(p.volume)}))
+		labels := map[string]string{backend.LabelInstance: p.Spec.Instance, labelTerminals: string(p.volume)}
+		ms = append(ms, terminals(labels))
 	}
 	return ms
 }

@@ -53,13 +53,15 @@ func (d *driver) newPlan(p *kit.Plan) (*plan, error) {
 		return nil, fmt.Errorf("kubernetes: %.40q is not in kubernetes.runtime_classes (Options.RuntimeClasses): %w",
 			s.OCIRuntime, backend.ErrUnsupported)
 	case p.Asked.PIDs > 0:
-		return nil, fmt.Errorf("kubernetes: the process limit of a pod is set on its node (podPidsLimit), not per sandbox: %w", backend.ErrUnsupported)
+		return nil, fmt.Errorf("kubernetes: the process limit of a pod is set on its node (podPidsLimit), not per sandbox: "+
+			"%w", backend.ErrUnsupported)
 	case s.Fork != nil:
 		return nil, fmt.Errorf("kubernetes: %w", backend.ErrNoSnapshots)
 	case s.Environment != "":
 		return nil, d.CommitEnvironment(context.Background(), "")
 	case len(s.Mounts) > 0:
-		return nil, fmt.Errorf("kubernetes: host directories cannot be mounted, because pods can run on any node: %w", backend.ErrUnsupported)
+		return nil, fmt.Errorf("kubernetes: host directories cannot be mounted, because pods can run on any node: %w",
+			backend.ErrUnsupported)
 	}
 	arch := strings.TrimPrefix(s.Platform, "linux/")
 	if s.Platform != "" && !slices.Contains(embed.Arches(), arch) {
@@ -69,7 +71,10 @@ func (d *driver) newPlan(p *kit.Plan) (*plan, error) {
 		return nil, err
 	}
 	p.Spec.Limits.PIDs = 0 // see Capabilities
-	return &plan{Plan: p, name: objectName(s.ID), nonce: strings.ToLower(rand.Text()), guest: d.opts.Guest.Version, network: d.networkLabel(s.Network)}, nil
+	return &plan{
+		Plan: p, name: objectName(s.ID), nonce: strings.ToLower(rand.Text()), guest: d.opts.Guest.Version,
+		network: d.networkLabel(s.Network),
+	}, nil
 }
 
 // Create creates a sandbox and waits for the guest agent.
@@ -117,7 +122,8 @@ func (d *driver) ensureClaim(ctx context.Context, p *plan) error {
 		_, there, err = d.getClaim(ctx, p.name)
 	}
 	if err == nil && !there.belongs(p.Spec.Instance, p.Spec.ID) {
-		err = fmt.Errorf("kubernetes: the workspace of sandbox %s belongs to another installation: %w", p.Spec.ID, backend.ErrExists)
+		err = fmt.Errorf("kubernetes: the workspace of sandbox %s belongs to another installation: %w",
+			p.Spec.ID, backend.ErrExists)
 	}
 	return err
 }
@@ -149,7 +155,7 @@ func (d *driver) await(ctx context.Context, pod *corev1.Pod, image, id string) (
 			case err != nil:
 				return backend.Info{}, d.whyNot(ctx, wait, err)
 			case next.Labels[labelNonce] != pod.Labels[labelNonce]:
-				return backend.Info{}, fmt.Errorf("kubernetes: the sandbox was removed while it was being created: %w", backend.ErrLost)
+				return backend.Info{}, errRemoved
 			default:
 				now, looked = next, time.Now()
 				if err := troubleSince(begin, now, image); err != nil {
@@ -184,7 +190,7 @@ func (d *driver) whyNot(ctx, wait context.Context, err error) error {
 	case wait.Err() != nil:
 		return fmt.Errorf("kubernetes: the sandbox did not start within %v: %w", d.opts.PullTimeout, backend.ErrUnavailable)
 	case errors.Is(err, backend.ErrNotFound):
-		return fmt.Errorf("kubernetes: the sandbox was removed while it was being created: %w", backend.ErrLost)
+		return errRemoved
 	}
 	return err
 }

@@ -32,12 +32,15 @@ func classify(err error) error {
 		return backend.ErrExists
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
 		return backend.ErrInvalid
-	case apierrors.IsTooManyRequests(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsServiceUnavailable(err),
-		apierrors.IsInternalError(err), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case apierrors.IsTooManyRequests(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err),
+		apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return backend.ErrUnavailable
 	}
 	return nil
 }
+
+var errRemoved = fmt.Errorf("kubernetes: the sandbox was removed while it was being created: %w", backend.ErrLost)
 
 // trouble returns the reason why a pod can never run, or nil if it may still run.
 func trouble(pod *corev1.Pod, image string) error {
@@ -47,12 +50,13 @@ func trouble(pod *corev1.Pod, image string) error {
 		}
 	}
 	if pod.DeletionTimestamp != nil {
-		return fmt.Errorf("kubernetes: the sandbox was removed while it was being created: %w", backend.ErrLost)
+		return errRemoved
 	}
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if w := s.State.Waiting; w != nil {
 			switch w.Reason {
-			case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable":
+			case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
+				"RegistryUnavailable":
 				return fmt.Errorf("kubernetes: the node cannot pull image %s: %s: %w",
 					named(&s, image), unpulled(w), backend.ErrImage)
 			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":

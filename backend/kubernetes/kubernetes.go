@@ -218,12 +218,14 @@ func load(o *Options) (*rest.Config, string, error) {
 	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.Kubeconfig
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.Context})
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: o.Context}
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 	config, err := loader.ClientConfig()
 	switch {
 	case err == nil:
 	case clientcmd.IsEmptyConfig(err) && o.Kubeconfig == "":
-		return nil, "", fmt.Errorf("kubernetes: no kubeconfig found, and the program does not run in a pod: %w", backend.ErrUnavailable)
+		return nil, "", fmt.Errorf("kubernetes: no kubeconfig found, and the program does not run in a pod: %w",
+			backend.ErrUnavailable)
 	default: // with the path, because the user specified it
 		return nil, "", fmt.Errorf("kubernetes: invalid kubeconfig: %.300v: %w", err, backend.ErrInvalid)
 	}
@@ -292,8 +294,8 @@ func (b *Backend) Identity(ctx context.Context) (string, error) {
 func (d *driver) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Memory: true, CPU: true, Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge},
-		OCIRuntimes: d.opts.RuntimeClasses, WritableRoot: true, RootEnforcement: backend.WorkspaceWatched, Isolation: d.isolation,
-		Persistent: d.opts.StorageClass != "", Forgeable: true,
+		OCIRuntimes: d.opts.RuntimeClasses, Isolation: d.isolation, Persistent: d.opts.StorageClass != "", Forgeable: true,
+		WritableRoot: true, RootEnforcement: backend.WorkspaceWatched,
 	}
 }
 

@@ -188,12 +188,12 @@ func (d *driver) removePod(ctx context.Context, name string, unused bool, meant 
 			err = stuck(begin, &pod.ObjectMeta)
 		}
 		if err == nil && (pod.DeletionTimestamp == nil || force) {
-			grace := int64(1)
+			options := metav1.DeleteOptions{GracePeriodSeconds: new(int64(1)), Preconditions: &metav1.Preconditions{UID: &pod.UID}}
 			if force {
-				grace = 0
+				options.GracePeriodSeconds = new(int64(0))
 			}
 			err = d.calls.Do(ctx, "delete pod", func(ctx context.Context) error {
-				err := d.api.pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+				err := d.api.pods.Delete(ctx, name, options)
 				if apierrors.IsConflict(err) {
 					return nil // another pod with this name: check again
 				}
@@ -216,7 +216,8 @@ func stuck(begin time.Time, m *metav1.ObjectMeta) error {
 	if m.DeletionTimestamp == nil || time.Since(begin) < stuckFor || time.Since(m.DeletionTimestamp.Time) < goesWithin {
 		return nil
 	}
-	return fmt.Errorf("kubernetes: %s was deleted but still exists; its node may be unreachable: %w", m.Name, backend.ErrUnavailable)
+	return fmt.Errorf("kubernetes: %s was deleted but still exists; its node may be unreachable: %w",
+		m.Name, backend.ErrUnavailable)
 }
 
 // getClaim returns a session's claim and config. If the claim does not belong to Workcell, getClaim returns ErrExists.
@@ -239,8 +240,9 @@ func (d *driver) getClaim(ctx context.Context, name string) (*corev1.PersistentV
 
 // removeClaim deletes a claim and waits until it is deleted. It does not delete a newer claim with the same name.
 func (d *driver) removeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	only := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &claim.UID}}
 	err := d.calls.Do(ctx, "delete workspace", func(ctx context.Context) error {
-		return d.api.volumes.Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &claim.UID}})
+		return d.api.volumes.Delete(ctx, claim.Name, only)
 	})
 	if err != nil {
 		return kit.Ignore(err, backend.ErrNotFound, backend.ErrExists)

@@ -75,7 +75,8 @@ func checkKeys(what string, all map[string]string) error {
 		if what == "label" {
 			problems = append(problems, validation.IsValidLabelValue(all[key])...)
 		}
-		if strings.HasPrefix(key, backend.LabelPrefix) || strings.HasPrefix(key, "app.kubernetes.io/") || key == annotationContainer {
+		if strings.HasPrefix(key, backend.LabelPrefix) || strings.HasPrefix(key, "app.kubernetes.io/") ||
+			key == annotationContainer {
 			problems = append(problems, "Workcell sets this key; choose a different key")
 		}
 		if problems != nil {
@@ -97,10 +98,12 @@ func (p *plan) metaOf(role string) (metav1.ObjectMeta, error) {
 	m := metav1.ObjectMeta{
 		Name: p.name,
 		Labels: map[string]string{
-			labelName: "workcell", labelManagedBy: "workcell", labelComponent: role, labelInstance: labelValue(p.Spec.ID), labelVersion: labelValue(p.guest),
-			labelNonce: p.nonce, labelNetwork: p.network,
+			labelName: "workcell", labelManagedBy: "workcell", labelComponent: role, labelNonce: p.nonce,
+			labelInstance: labelValue(p.Spec.ID), labelVersion: labelValue(p.guest), labelNetwork: p.network,
 		},
-		Annotations: map[string]string{labelConfig: string(record), backend.LabelKey: p.Spec.Key, annotationContainer: containerName},
+		Annotations: map[string]string{
+			labelConfig: string(record), backend.LabelKey: p.Spec.Key, annotationContainer: containerName,
+		},
 	}
 	for k, v := range values {
 		if k != backend.LabelCreated && v != "" { // the object has its own creation time

@@ -44,9 +44,10 @@ func (d *driver) manifest(p *plan) (*corev1.Pod, error) {
 	s.Containers = []corev1.Container{{
 		Name: containerName, Image: p.Ref, ImagePullPolicy: pullPolicy(p.Spec.Pull),
 		Command: p.command(), WorkingDir: "/",
-		Env: environment(kit.GuestEnv()), SecurityContext: confined(p.Spec.Root != backend.RootWritable), Resources: d.resources(p),
+		SecurityContext: confined(p.Spec.Root != backend.RootWritable), Env: environment(kit.GuestEnv()), Resources: d.resources(p),
 		VolumeMounts: []corev1.VolumeMount{
-			{Name: volumeWorkspace, MountPath: backend.Workdir}, {Name: volumeTmp, MountPath: "/tmp"}, {Name: volumeShm, MountPath: "/dev/shm"},
+			{Name: volumeWorkspace, MountPath: backend.Workdir},
+			{Name: volumeTmp, MountPath: "/tmp"}, {Name: volumeShm, MountPath: "/dev/shm"},
 		},
 	}}
 	s.Volumes = []corev1.Volume{
@@ -79,7 +80,8 @@ func nameUser(pod *corev1.Pod, p *plan) {
 		return
 	}
 	accounts := kit.NoAccounts()
-	for _, entry := range []string{"daemon:x:1:", "bin:x:2:", "sys:x:3:", "mail:x:8:", "www-data:x:33:"} { // as images number them
+	// These are the numbers of most images.
+	for _, entry := range []string{"daemon:x:1:", "bin:x:2:", "sys:x:3:", "mail:x:8:", "www-data:x:33:"} {
 		_, id, _ := strings.Cut(entry, ":x:")
 		accounts.Passwd = fmt.Appendf(accounts.Passwd, "%s%s:/:/usr/sbin/nologin\n", entry, id)
 		accounts.Group = fmt.Appendf(accounts.Group, "%s\n", entry)
@@ -91,16 +93,19 @@ func nameUser(pod *corev1.Pod, p *plan) {
 		source.Items = append(source.Items, corev1.DownwardAPIVolumeFile{
 			Path: name, FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['" + annotation + "']"},
 		})
-		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: volumeAccounts, MountPath: "/etc/" + name, SubPath: name, ReadOnly: true})
+		file := corev1.VolumeMount{Name: volumeAccounts, MountPath: "/etc/" + name, SubPath: name, ReadOnly: true}
+		main.VolumeMounts = append(main.VolumeMounts, file)
 	}
-	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: volumeAccounts, VolumeSource: corev1.VolumeSource{DownwardAPI: source}})
+	volume := corev1.Volume{Name: volumeAccounts, VolumeSource: corev1.VolumeSource{DownwardAPI: source}}
+	pod.Spec.Volumes = append(pod.Spec.Volumes, volume)
 }
 
 // command returns the sandbox's main process. It sets the limits of processes, of which a pod has none.
 func (p *plan) command() []string {
 	l := p.Spec.Limits
 	args := append([]string{embed.Path}, p.Record(backend.WorkspaceWatched).GuestArgs(p.Root)...)
-	return append(args, fmt.Sprintf("--open-files=%d", kit.OpenFiles(l)), fmt.Sprintf("--file-bytes=%d", kit.FileBytes(l, backend.WorkspaceWatched, p.Root)))
+	return append(args, fmt.Sprintf("--open-files=%d", kit.OpenFiles(l)),
+		fmt.Sprintf("--file-bytes=%d", kit.FileBytes(l, backend.WorkspaceWatched, p.Root)))
 }
 
 // podSpec returns the common settings of all pods of the driver.
@@ -135,6 +140,7 @@ func confined(readonly bool) *corev1.SecurityContext {
 // deliverGuest makes the guest agent available to the first container, unless the image contains the guest agent.
 func (d *driver) deliverGuest(s *corev1.PodSpec) {
 	main := &s.Containers[0]
+	guest := corev1.VolumeMount{Name: volumeGuest, MountPath: embed.Dir, ReadOnly: true}
 	switch {
 	case d.opts.GuestImage == "":
 		return
@@ -142,17 +148,20 @@ func (d *driver) deliverGuest(s *corev1.PodSpec) {
 		s.Volumes = append(s.Volumes, corev1.Volume{Name: volumeGuest, VolumeSource: corev1.VolumeSource{
 			Image: &corev1.ImageVolumeSource{Reference: d.opts.GuestImage, PullPolicy: corev1.PullIfNotPresent},
 		}})
-		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: volumeGuest, MountPath: embed.Dir, SubPath: strings.TrimPrefix(embed.Dir, "/"), ReadOnly: true})
+		guest.SubPath = strings.TrimPrefix(embed.Dir, "/")
 	default:
 		s.Volumes = append(s.Volumes, emptyDir(volumeGuest, corev1.StorageMediumDefault, guestBytes))
 		s.InitContainers = []corev1.Container{{
 			Name: volumeGuest, Image: d.opts.GuestImage, ImagePullPolicy: corev1.PullIfNotPresent,
-			Command: []string{embed.Path, "install", "/guest", "/volume/" + volumeWorkspace}, SecurityContext: confined(true), Resources: main.Resources,
-			VolumeMounts: []corev1.VolumeMount{{Name: volumeGuest, MountPath: "/guest"}, {Name: volumeWorkspace, MountPath: "/volume"}},
+			Command:         []string{embed.Path, "install", "/guest", "/volume/" + volumeWorkspace},
+			SecurityContext: confined(true), Resources: main.Resources,
+			VolumeMounts: []corev1.VolumeMount{
+				{Name: volumeGuest, MountPath: "/guest"}, {Name: volumeWorkspace, MountPath: "/volume"},
+			},
 		}}
 		main.VolumeMounts[0].SubPath = volumeWorkspace // this subdirectory belongs to the user, unlike the volume's root
-		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: volumeGuest, MountPath: embed.Dir, ReadOnly: true})
 	}
+	main.VolumeMounts = append(main.VolumeMounts, guest)
 }
 
 // resources returns the resources of a planned sandbox. The limit for the node's disk is twice the guest agent's limit,
@@ -164,8 +173,8 @@ func (d *driver) resources(p *plan) corev1.ResourceRequirements {
 		local = p.Spec.Limits.WorkspaceBytes
 	}
 	r := resources(p.Spec.Limits, p.Asked)
-	r.Requests[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(local+guestBytes+scratchBytes, resource.BinarySI)
-	r.Limits[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(2*(local+p.Root)+guestBytes+scratchBytes, resource.BinarySI)
+	r.Requests[corev1.ResourceEphemeralStorage] = quantity(local + guestBytes + scratchBytes)
+	r.Limits[corev1.ResourceEphemeralStorage] = quantity(2*(local+p.Root) + guestBytes + scratchBytes)
 	return r
 }
 
@@ -177,19 +186,23 @@ func resources(l, asked backend.Limits) corev1.ResourceRequirements {
 	if asked.MemoryBytes > 0 {
 		reserved = l.MemoryBytes
 	}
-	request := *resource.NewQuantity(reserved+kit.GuestMemory, resource.BinarySI)
-	memory := *resource.NewQuantity(l.MemoryBytes+kit.GuestMemory, resource.BinarySI)
-	disk := *resource.NewQuantity(guestBytes+scratchBytes, resource.BinarySI)
+	list := func(millis, memory int64) corev1.ResourceList {
+		return corev1.ResourceList{
+			corev1.ResourceCPU:    *resource.NewMilliQuantity(millis, resource.DecimalSI),
+			corev1.ResourceMemory: quantity(memory + kit.GuestMemory), corev1.ResourceEphemeralStorage: quantity(guestBytes + scratchBytes),
+		}
+	}
 	return corev1.ResourceRequirements{
-		Limits:   corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(l.CPUMillis, resource.DecimalSI), corev1.ResourceMemory: memory, corev1.ResourceEphemeralStorage: disk},
-		Requests: corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(max(l.CPUMillis/8, 1), resource.DecimalSI), corev1.ResourceMemory: request, corev1.ResourceEphemeralStorage: disk},
+		Limits: list(l.CPUMillis, l.MemoryBytes), Requests: list(max(l.CPUMillis/8, 1), reserved),
 	}
 }
+
+func quantity(n int64) resource.Quantity { return *resource.NewQuantity(n, resource.BinarySI) }
 
 func emptyDir(name string, medium corev1.StorageMedium, size int64) corev1.Volume {
 	e := &corev1.EmptyDirVolumeSource{Medium: medium}
 	if size > 0 {
-		e.SizeLimit = resource.NewQuantity(size, resource.BinarySI)
+		e.SizeLimit = new(quantity(size))
 	}
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: e}}
 }
@@ -214,7 +227,7 @@ func (d *driver) claim(p *plan) (*corev1.PersistentVolumeClaim, error) {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: meta, Spec: corev1.PersistentVolumeClaimSpec{
 		StorageClassName: &d.opts.StorageClass, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{
-			corev1.ResourceStorage: *resource.NewQuantity(max(p.Spec.Limits.WorkspaceBytes, 1<<20), resource.BinarySI),
+			corev1.ResourceStorage: quantity(max(p.Spec.Limits.WorkspaceBytes, 1<<20)),
 		}},
 	}}, nil
 }
@@ -248,7 +261,8 @@ func imageEnv(env []string) []string {
 
 // again returns the manifest for a new pod of the same sandbox, based on the existing pod.
 func again(pod *corev1.Pod) *corev1.Pod {
-	next := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Labels: maps.Clone(pod.Labels), Annotations: pod.Annotations}, Spec: *pod.Spec.DeepCopy()}
+	meta := metav1.ObjectMeta{Name: pod.Name, Labels: maps.Clone(pod.Labels), Annotations: pod.Annotations}
+	next := &corev1.Pod{ObjectMeta: meta, Spec: *pod.Spec.DeepCopy()}
 	// The server computes the priority from the class.
 	next.Spec.NodeName, next.Spec.ActiveDeadlineSeconds, next.Spec.Priority, next.Spec.PreemptionPolicy = "", nil, nil, nil
 	next.Spec.EphemeralContainers, next.Spec.Overhead = nil, nil // added by `kubectl debug`; not allowed in new pods

@@ -47,9 +47,9 @@ func (d *driver) networkLabel(mode backend.NetworkMode) string {
 
 // networkPolicy returns the policy of a network mode. No policy allows ingress.
 func (d *driver) networkPolicy(mode backend.NetworkMode) *networkingv1.NetworkPolicy {
-	label := d.networkLabel(mode)
+	label, own := d.networkLabel(mode), map[string]string{labelName: "workcell", labelManagedBy: "workcell"}
 	p := &networkingv1.NetworkPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: namePre + label, Labels: map[string]string{labelName: "workcell", labelManagedBy: "workcell"}},
+		ObjectMeta: metav1.ObjectMeta{Name: namePre + label, Labels: own},
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{labelManagedBy: "workcell", labelNetwork: label}},
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
@@ -72,18 +72,22 @@ func (d *driver) outbound() []networkingv1.NetworkPolicyEgressRule {
 		return networkingv1.NetworkPolicyPeer{IPBlock: b}
 	}
 	udp, tcp, port := corev1.ProtocolUDP, corev1.ProtocolTCP, intstr.FromInt32(53)
+	label := func(name, value string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{name: value}}
+	}
+	type peers = []networkingv1.NetworkPolicyPeer
 	rules := []networkingv1.NetworkPolicyEgressRule{
-		{To: []networkingv1.NetworkPolicyPeer{block("0.0.0.0/0", netguard.Closed()), block(netguard.Public6, netguard.Closed6())}},
+		{To: peers{block("0.0.0.0/0", netguard.Closed()), block(netguard.Public6, netguard.Closed6())}},
 		{
-			To: []networkingv1.NetworkPolicyPeer{{
-				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "kube-system"}},
-				PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"k8s-app": "kube-dns"}},
+			To: peers{{
+				NamespaceSelector: label("kubernetes.io/metadata.name", "kube-system"),
+				PodSelector:       label("k8s-app", "kube-dns"),
 			}},
 			Ports: []networkingv1.NetworkPolicyPort{{Protocol: &udp, Port: &port}, {Protocol: &tcp, Port: &port}},
 		},
 	}
 	for _, n := range d.opts.AllowNets {
-		rules = append(rules, networkingv1.NetworkPolicyEgressRule{To: []networkingv1.NetworkPolicyPeer{block(n.Masked().String(), nil)}})
+		rules = append(rules, networkingv1.NetworkPolicyEgressRule{To: peers{block(n.Masked().String(), nil)}})
 	}
 	return rules
 }

@@ -86,8 +86,9 @@ func (s *stream) Close() error {
 // exec runs a program in a pod. It returns the program's standard input and output after the server has connected them.
 // ctx only bounds the connecting.
 func (d *driver) exec(ctx context.Context, pod string, argv ...string) (*stream, error) {
+	options := &corev1.PodExecOptions{Container: containerName, Command: argv, Stdin: true, Stdout: true}
 	url := d.api.core.Post().Resource("pods").Namespace(d.opts.Namespace).Name(pod).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Container: containerName, Command: argv, Stdin: true, Stdout: true}, d.api.parameters).URL()
+		VersionedParams(options, d.api.parameters).URL()
 	executor, err := d.executor(url)
 	if err != nil {
 		return nil, err

@@ -166,7 +166,8 @@ func (t *trial) start(ctx context.Context, network string, args ...string) (stri
 	limits := backend.Limits{MemoryBytes: 32 << 20, CPUMillis: 100}
 	pod.Spec.Containers = []corev1.Container{{
 		Name: containerName, Image: cmp.Or(t.d.opts.GuestImage, t.p.Ref), ImagePullPolicy: corev1.PullIfNotPresent,
-		Command: append([]string{embed.Path, "network-trial"}, args...), SecurityContext: confined(true), Resources: resources(limits, limits),
+		Command:         append([]string{embed.Path, "network-trial"}, args...),
+		SecurityContext: confined(true), Resources: resources(limits, limits),
 	}}
 	t.made = append(t.made, name)
 	_, err := kit.Finish(ctx, t.d.calls, "create pod", kit.With(t.d.api.pods.Create, pod))

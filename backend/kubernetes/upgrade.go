@@ -97,7 +97,8 @@ func (u *upgrade) RoundTrip(req *http.Request) (*http.Response, error) {
 // NewConnection returns the upgraded connection. If the response came from a proxy without support for SPDY, it returns
 // an UpgradeFailureError. Responses of the API server and the node have another form.
 func (u *upgrade) NewConnection(resp *http.Response) (httpstream.Connection, error) {
-	if resp.StatusCode == http.StatusSwitchingProtocols && strings.EqualFold(resp.Header.Get(httpstream.HeaderUpgrade), spdy.HeaderSpdy31) {
+	protocol := resp.Header.Get(httpstream.HeaderUpgrade)
+	if resp.StatusCode == http.StatusSwitchingProtocols && strings.EqualFold(protocol, spdy.HeaderSpdy31) {
 		return spdy.NewClientConnectionWithPings(u.conn, pingEvery)
 	}
 	defer u.conn.Close()                                     //nolint:errcheck // it contains no data
@@ -109,7 +110,8 @@ func (u *upgrade) NewConnection(resp *http.Response) (httpstream.Connection, err
 	case server && (code == http.StatusUnauthorized || code == http.StatusForbidden):
 		return nil, &apierrors.StatusError{ErrStatus: status}
 	case server && code != http.StatusBadRequest, // the status without the upgrade headers
-		code == http.StatusNotFound, code == http.StatusTooManyRequests, code == http.StatusInternalServerError: // of the node
+		code == http.StatusNotFound, code == http.StatusTooManyRequests, // of the node
+		code == http.StatusInternalServerError:
 		return nil, fmt.Errorf("cannot run the program: %w", err)
 	}
 	return nil, &httpstream.UpgradeFailureError{Cause: err}

@@ -62,8 +62,8 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	}
 	b.Methods = b.snapshotMethods()
 	b.sweep(ctx)
-	b.sizing = kit.NewSizing("local", b.log, func(ctx context.Context) error { return sizedfs.Probe(ctx, b.dirs.tmp()) })
 	b.calls = kit.New(kit.Options{Name: name, Log: b.log, Tracer: b.opts.TracerProvider})
+	b.sizing = kit.NewSizing(b.calls, func(ctx context.Context) error { return sizedfs.Probe(ctx, b.dirs.tmp()) })
 	return &Backend{kit.NewDriver(b, b.calls, b.opts.Images, b.opts.Limits)}, nil
 }
 
@@ -130,8 +130,8 @@ func (b *driver) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 func (b *driver) Ping(context.Context) (backend.EngineInfo, error) {
 	m := b.machine
 	return backend.EngineInfo{
-		Name: name, Version: b.opts.Guest.Version, Kernel: m.kernel, OS: m.os, Arch: runtime.GOARCH, Cgroup: m.cgroups.version(),
-		Details: m.details(),
+		Name: name, Version: b.opts.Guest.Version, Kernel: m.kernel, OS: m.os, Arch: runtime.GOARCH,
+		Cgroup: m.cgroups.version(), Details: m.details(),
 	}, nil
 }
 

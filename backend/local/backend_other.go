@@ -15,5 +15,6 @@ type Backend struct{ backend.SandboxBackend }
 
 // New returns backend.ErrUnsupported, because the driver requires Linux namespaces.
 func New(context.Context, *Options) (*Backend, error) {
-	return nil, fmt.Errorf("local: requires Linux, this host runs %s; use docker: %w", runtime.GOOS, backend.ErrUnsupported)
+	return nil, fmt.Errorf("local: requires Linux, this host runs %s; use docker: %w",
+		runtime.GOOS, backend.ErrUnsupported)
 }

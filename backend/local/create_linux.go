@@ -138,13 +138,16 @@ func (b *driver) supports(p *kit.Plan) error {
 	case s.Root == backend.RootWritable && !m.layers && !s.Building:
 		return fmt.Errorf("local: a writable root is not supported by this kernel or file system: %w", backend.ErrUnsupported)
 	case asked.MemoryBytes > 0 && !m.cgroups.memory():
-		return fmt.Errorf("local: cannot create a memory cgroup; run as root or in a delegated cgroup, or remove the limit: %w", backend.ErrUnsupported)
+		return fmt.Errorf("local: cannot create a memory cgroup; run as root or in a delegated cgroup, or remove the "+
+			"limit: %w", backend.ErrUnsupported)
 	case asked.CPUMillis > 0 && !m.cgroups.cpu():
-		return fmt.Errorf("local: cannot create a CPU cgroup; run as root or in a delegated cgroup, or remove the limit: %w", backend.ErrUnsupported)
+		return fmt.Errorf("local: cannot create a CPU cgroup; run as root or in a delegated cgroup, or remove the limit: %w",
+			backend.ErrUnsupported)
 	case asked.OpenFiles > 0:
 		var own unix.Rlimit
 		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err == nil && uint64(asked.OpenFiles) > own.Max {
-			return fmt.Errorf("local: cannot allow %d open files, the limit of this process is %d: %w", asked.OpenFiles, own.Max, backend.ErrUnsupported)
+			return fmt.Errorf("local: cannot allow %d open files, the limit of this process is %d: %w",
+				asked.OpenFiles, own.Max, backend.ErrUnsupported)
 		}
 	}
 	return p.Supports(b.Capabilities(), runtime.GOARCH)

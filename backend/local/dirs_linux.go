@@ -85,7 +85,8 @@ func outsideView(root string) error {
 	}
 	for _, dir := range append(systemDirs(), hostFiles()...) {
 		if shown, err := filepath.EvalSymlinks(dir); err == nil && (real == shown || strings.HasPrefix(real, shown+"/")) {
-			return fmt.Errorf("local: the state directory is below %s, which all sandboxes can read; use another directory: %w", dir, backend.ErrInvalid)
+			return fmt.Errorf("local: the state directory is below %s, which all sandboxes can read; use another directory: %w",
+				dir, backend.ErrInvalid)
 		}
 	}
 	return nil

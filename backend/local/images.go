@@ -68,7 +68,8 @@ func (p program) find() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("local: %s not found below /usr or /bin; install %s, or use docker or containerd: %w", p.file, p.hint, backend.ErrImage)
+	return fmt.Errorf("local: %s not found below /usr or /bin; install %s, or use docker or containerd: %w",
+		p.file, p.hint, backend.ErrImage)
 }
 
 // visible reports whether a sandbox sees a path of the host. The path must not contain links.

@@ -82,14 +82,16 @@ func (b *driver) forkError(err error) error {
 	case unix.EPERM, unix.EACCES, unix.ENOSPC, unix.EUSERS, unix.EINVAL, unix.ENOSYS:
 		text = userNamespaceHint()
 	case unix.ENOENT:
-		return fmt.Errorf("local: the guest agent was removed from the state directory; restart this program: %w", backend.ErrUnavailable)
+		return fmt.Errorf("local: the guest agent was removed from the state directory; restart this program: %w",
+			backend.ErrUnavailable)
 	case unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE:
 		kind, text = backend.ErrUnavailable, "process limit of the host or user reached"
 	}
 	if text != "" {
 		text = " (" + text + ")"
 	}
-	return fmt.Errorf("local: cannot set up isolation %q: creating namespaces: %v%s: %w", launch.IsolationUser, errno, text, kind)
+	return fmt.Errorf("local: cannot set up isolation %q: creating namespaces: %v%s: %w",
+		launch.IsolationUser, errno, text, kind)
 }
 
 // userNamespaceHint returns the setting preventing this process from creating namespaces.

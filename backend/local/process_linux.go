@@ -111,7 +111,8 @@ func (p process) kill(ctx context.Context, boot string) error {
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("local: killing the sandbox's process: %w", err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, killPatience, fmt.Errorf("local: the sandbox's processes do not exit: %w", backend.ErrUnavailable))
+	ctx, cancel := context.WithTimeoutCause(ctx, killPatience, fmt.Errorf("local: the sandbox's processes do not exit: %w",
+		backend.ErrUnavailable))
 	defer cancel()
 	return awaitExit(ctx, fd)
 }

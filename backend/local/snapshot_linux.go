@@ -70,7 +70,8 @@ func (b *driver) origin(_ context.Context, x *sandbox, from backend.ForkOf) (*sn
 		return nil, fmt.Errorf("local: snapshot %.80q: %w", from.Snapshot, backend.ErrNotFound)
 	}
 	if w.Size != x.Sized() {
-		return nil, fmt.Errorf("local: the snapshot's workspace has a different limit, %d bytes: %w", w.Size, backend.ErrInvalid)
+		return nil, fmt.Errorf("local: the snapshot's workspace has a different limit, %d bytes: %w",
+			w.Size, backend.ErrInvalid)
 	}
 	return b.dirs.snapshots(from.SessionID, w.Size), nil
 }

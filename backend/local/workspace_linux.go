@@ -54,13 +54,15 @@ func (b *driver) claimWorkspace(ctx context.Context, x *sandbox) error {
 	case errors.Is(err, os.ErrNotExist):
 		return b.makeWorkspace(ctx, x)
 	case err != nil:
-		return fmt.Errorf("local: the workspace of sandbox %s cannot be used, %w; remove it first: %w", x.session(), host.Public(err), backend.ErrExists)
+		return fmt.Errorf("local: the workspace of sandbox %s cannot be used, %w; remove it first: %w",
+			x.session(), host.Public(err), backend.ErrExists)
 	case old.Instance != x.instance():
 		return fmt.Errorf("local: workspace of sandbox %s belongs to another instance: %w", x.session(), backend.ErrExists)
 	case old.Size == 0 && x.Sized() > 0: // a directory cannot become a file system
 		x.Workspace = backend.WorkspaceWatched
 	case old.Size != x.Sized():
-		return fmt.Errorf("local: the existing workspace of sandbox %s has a limit of %d bytes: %w", x.session(), old.Size, backend.ErrExists)
+		return fmt.Errorf("local: the existing workspace of sandbox %s has a limit of %d bytes: %w",
+			x.session(), old.Size, backend.ErrExists)
 	}
 	if err := b.endFormer(ctx, old); err != nil {
 		return err

@@ -154,7 +154,8 @@ func (e *engine) create(p *kit.Plan) (backend.Info, error) {
 		e.workspaces[info.SessionID] = w
 	}
 	if w.instance != info.Instance {
-		return backend.Info{}, fmt.Errorf("memory: workspace of sandbox %s belongs to another installation: %w", info.SessionID, backend.ErrExists)
+		return backend.Info{}, fmt.Errorf("memory: workspace of sandbox %s belongs to another installation: %w",
+			info.SessionID, backend.ErrExists)
 	}
 	w.files.setLimit(info.Limits.WorkspaceBytes)
 	s := &sandbox{info: info, files: w.files}

@@ -78,7 +78,8 @@ func (p Processes) Freeze(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return errors.Join(ctx.Err(), p.Thaw())
 		case time.Now().After(end):
-			busy := fmt.Errorf("%w: a process of the sandbox did not stop within %v; its disk may be busy, try again", backend.ErrUnavailable, freezePatience)
+			busy := fmt.Errorf("%w: a process of the sandbox did not stop within %v; its disk may be busy, try again",
+				backend.ErrUnavailable, freezePatience)
 			return errors.Join(busy, p.Thaw())
 		}
 	}

@@ -50,8 +50,9 @@ func CPUQuota(l backend.Limits, cpus int) int64 {
 // processors. The list is the list of the newest Docker Engine. Engines ignore missing paths.
 func MaskedPaths(cpus int) []string {
 	paths := []string{
-		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
-		"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
+		"/sys/devices/virtual/powercap",
 	}
 	for cpu := range cpus {
 		paths = append(paths, fmt.Sprintf("/sys/devices/system/cpu/cpu%d/thermal_throttle", cpu))
@@ -72,6 +73,11 @@ const CgroupMount = "/sys/fs/cgroup"
 // MaxTerminals is the maximum number of pseudo-terminals in a sandbox. The limit of the host is kernel.pty.max, by
 // default 4096.
 const MaxTerminals = 64
+
+// TerminalOptions returns the mount options for the pseudo-terminals of a container.
+func TerminalOptions() string {
+	return fmt.Sprintf("nosuid,noexec,newinstance,ptmxmode=0666,mode=0620,gid=5,max=%d", MaxTerminals)
+}
 
 // OpenFiles returns the limit of open files for every process of a sandbox. The guest agent sets the user's limit for
 // commands, because this limit may be too small for the guest agent.
@@ -132,7 +138,8 @@ func GuestEnv() []string {
 func (p *Plan) Enforceable(memory bool, caps backend.Capabilities) error {
 	switch asked, driver := p.Asked, p.driver; {
 	case !memory || !caps.PIDs:
-		return fmt.Errorf("%s: cannot limit memory and processes on this host (rootless on cgroup version 1?): %w", driver, backend.ErrUnsupported)
+		return fmt.Errorf("%s: cannot limit memory and processes on this host (rootless on cgroup version 1?): %w",
+			driver, backend.ErrUnsupported)
 	case asked.MemoryBytes > 0 && !caps.Memory:
 		return fmt.Errorf("%s: cannot limit memory and swap on this host: %w", driver, backend.ErrUnsupported)
 	case asked.CPUMillis > 0 && !caps.CPU:

@@ -71,7 +71,8 @@ func checkSources(list []backend.Mount) error {
 	for _, m := range list {
 		for _, other := range list {
 			if other.Writable && strings.HasPrefix(m.Source, other.Source+"/") {
-				return fmt.Errorf("mount: the source of %s is inside the writable source of %s: %w", m.Target, other.Target, backend.ErrInvalid)
+				return fmt.Errorf("mount: the source of %s is inside the writable source of %s: %w",
+					m.Target, other.Target, backend.ErrInvalid)
 			}
 		}
 	}

@@ -2,7 +2,6 @@ package kit
 
 import (
 	"context"
-	"log/slog"
 	"syscall"
 	"time"
 
@@ -13,17 +12,16 @@ const sizingBound = 2 * time.Minute // maximum time of the probe
 
 // Sizing finds out on first use whether workspaces can be separate file systems. It is safe for concurrent use.
 type Sizing struct {
-	name  string
-	log   *slog.Logger
+	calls *Calls
 	probe func(context.Context) error
 	lock  chan struct{} // holds one token while a caller uses the fields below
 	found backend.Enforcement
 }
 
-// NewSizing returns a Sizing for the driver with this name. probe tries to create such a workspace. If the host does
+// NewSizing returns a Sizing for a driver. probe tries to create such a workspace. If the host does
 // not support it, probe returns an error.
-func NewSizing(name string, log *slog.Logger, probe func(context.Context) error) *Sizing {
-	return &Sizing{name: name, log: log, probe: probe, lock: make(chan struct{}, 1)}
+func NewSizing(calls *Calls, probe func(context.Context) error) *Sizing {
+	return &Sizing{calls: calls, probe: probe, lock: make(chan struct{}, 1)}
 }
 
 // Enforcement returns how the host can enforce a workspace limit. It returns an error if ctx ends or if the probe has a
@@ -49,7 +47,8 @@ func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 		syscall.EAGAIN, syscall.EBUSY, syscall.EINTR):
 		return "", err
 	default:
-		s.log.Info(s.name+": no file systems for workspaces on this host, so their size is only monitored", "error", err)
+		o := s.calls.o
+		o.Log.Info(o.Name+": no file systems for workspaces on this host, so their size is only monitored", "error", err)
 		s.found = backend.WorkspaceWatched
 	}
 	return s.found, nil

@@ -19,7 +19,7 @@ func TestSizing(t *testing.T) {
 		backend.WorkspaceWatched: errors.New("mkfs.ext4 not found"), backend.WorkspaceSized: nil,
 	} {
 		asked, passing := 0, fmt.Errorf("making it: %w", syscall.ENOSPC)
-		s := kit.NewSizing("x", slog.New(slog.DiscardHandler), func(context.Context) error {
+		s := kit.NewSizing(kit.New(kit.Options{Name: "x", Log: slog.New(slog.DiscardHandler)}), func(context.Context) error {
 			if asked++; asked == 1 {
 				return passing
 			}
@@ -40,7 +40,7 @@ func TestSizing(t *testing.T) {
 func TestSizingWaits(t *testing.T) {
 	t.Parallel()
 	began, end := make(chan struct{}), make(chan struct{})
-	s := kit.NewSizing("x", slog.New(slog.DiscardHandler), func(context.Context) error {
+	s := kit.NewSizing(kit.New(kit.Options{Name: "x", Log: slog.New(slog.DiscardHandler)}), func(context.Context) error {
 		close(began)
 		<-end
 		return nil

@@ -95,5 +95,6 @@ func noEngine(ctx context.Context, tried ...opened) error {
 	if runtime.GOOS == "linux" {
 		todo += "\nor use --backend local (no engine or image needed, but less isolation: see docs/operations/local.md)"
 	}
-	return hint.New(hint.Unavailable, fmt.Errorf("no container engine available (%w)%s", backend.ErrUnavailable, text), todo)
+	return hint.New(hint.Unavailable, fmt.Errorf("no container engine available (%w)%s",
+		backend.ErrUnavailable, text), todo)
 }
