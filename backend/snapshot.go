@@ -37,8 +37,8 @@ var snapshotNames = regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\z`)
 // '_', '-', and '.', and starts with a letter or a digit.
 func CheckSnapshotName(name string) error {
 	if !snapshotNames.MatchString(name) {
-		return fmt.Errorf("%w: snapshot name %.80q: must be 1 to 128 letters, digits, '_', '-', or '.', starting with a letter or digit",
-			ErrInvalid, name)
+		return fmt.Errorf("%w: snapshot name %.80q: must be 1 to 128 letters, digits, '_', '-', or '.', "+
+			"starting with a letter or digit", ErrInvalid, name)
 	}
 	return nil
 }

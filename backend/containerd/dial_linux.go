@@ -51,7 +51,7 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 // lost returns backend.ErrLost if the error means that a recently running sandbox has been removed or is in another
 // state.
 func lost(err error) error {
-	if kit.IsAny(err, backend.ErrNotFound, errState) {
+	if host.IsAny(err, backend.ErrNotFound, errState) {
 		return fmt.Errorf("containerd: the sandbox exited: %w", backend.ErrLost)
 	}
 	return err

@@ -38,7 +38,8 @@ func (b *driver) accountMounts(p *plan, img *image) []mount.Mount {
 	for _, name := range kit.AccountFiles() {
 		ms = append(ms, mount.Mount{
 			Type: mount.TypeBind, Source: path.Join(dir, name), Target: "/etc/" + name, ReadOnly: true,
-			BindOptions: &mount.BindOptions{NonRecursive: true}, // for files below its data root, the engine sets the propagation
+			// For files below its data root, the engine sets the propagation.
+			BindOptions: &mount.BindOptions{NonRecursive: true},
 		})
 	}
 	return ms
@@ -133,8 +134,8 @@ func (b *driver) readAccounts(ctx context.Context, p *plan, img *image) (*kit.Ac
 
 var errNoFile = errors.New("is not a regular file")
 
-// readSmall reads a file of an image. If the file does not exist or is larger than kit.MaxAccounts, readSmall returns nil.
-// If it is not a regular file, the error is errNoFile.
+// readSmall reads a file of an image. If the file does not exist or is larger than kit.MaxAccounts, readSmall returns
+// nil. If it is not a regular file, readSmall returns errNoFile.
 func (b *driver) readSmall(ctx context.Context, id, name string) ([]byte, error) {
 	for range 2 { // a link and the target
 		st, err := b.statPath(ctx, id, name)

@@ -150,11 +150,9 @@ func (c *creation) createContainer(ctx context.Context) error {
 	c.p.labels[labelNonce] = c.nonce
 	c.tried = true
 	platform := &ocispec.Platform{OS: "linux", Architecture: c.p.engine.arch}
-	err := c.createNamed(ctx, func() error {
-		res, err := kit.Finish(ctx, c.b.calls, "create container", func(ctx context.Context) (container.CreateResponse, error) {
-			return c.b.api.ContainerCreate(ctx, c.b.containerConfig(c.p), c.b.hostConfig(c.p, c.img, c.nonce), nil, platform, c.p.name)
-		})
-		c.id = res.ID
+	err := c.createNamed(ctx, func() (err error) {
+		config, host := c.b.containerConfig(c.p), c.b.hostConfig(c.p, c.img, c.nonce)
+		c.id, err = c.b.createContainer(ctx, "create container", c.p.name, config, host, platform)
 		return err
 	})
 	switch {
@@ -171,14 +169,27 @@ func (c *creation) createContainer(ctx context.Context) error {
 	return err
 }
 
+// createContainer creates a container. If ctx ends, createContainer returns the ID together with the error.
+func (b *driver) createContainer(ctx context.Context, what, name string, config *container.Config,
+	host *container.HostConfig, platform *ocispec.Platform,
+) (id string, err error) {
+	res, err := kit.Finish(ctx, b.calls, what, func(ctx context.Context) (container.CreateResponse, error) {
+		return b.api.ContainerCreate(ctx, config, host, nil, platform, name)
+	})
+	return res.ID, err
+}
+
 // startContainer starts a container. If another program emptied the guest volume, for example with docker volume prune,
 // startContainer fills the volume again.
 func (b *driver) startContainer(ctx context.Context, id string) error {
 	start := func() error {
-		return b.calls.Do(ctx, "start container", func(ctx context.Context) error { return b.api.ContainerStart(ctx, id, container.StartOptions{}) })
+		return b.calls.Do(ctx, "start container", func(ctx context.Context) error {
+			return b.api.ContainerStart(ctx, id, container.StartOptions{})
+		})
 	}
 	err := start()
-	if err == nil || ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrNotFound) && b.isRemoved(ctx, id) {
+	if err == nil || ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) ||
+		errors.Is(err, backend.ErrNotFound) && b.isRemoved(ctx, id) {
 		return err
 	}
 	res, ierr := b.inspect(ctx, id)

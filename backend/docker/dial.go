@@ -10,6 +10,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
@@ -84,7 +85,7 @@ func (b *driver) running(ctx context.Context, id string) (backend.Info, int, err
 
 // lost returns backend.ErrLost if the error means that a recently running sandbox has exited or is in conflict.
 func lost(err error) error {
-	if kit.IsAny(err, backend.ErrNotFound, backend.ErrExists) {
+	if host.IsAny(err, backend.ErrNotFound, backend.ErrExists) {
 		return fmt.Errorf("docker: the sandbox exited: %w", backend.ErrLost)
 	}
 	return err

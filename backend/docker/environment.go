@@ -99,8 +99,9 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 			labels[l] = ""
 		}
 	}
+	options := container.CommitOptions{Reference: environments + name, Config: &container.Config{Labels: labels}}
 	_, err = kit.Finish(ctx, b.calls, "commit environment", func(ctx context.Context) (container.CommitResponse, error) {
-		return b.api.ContainerCommit(ctx, id, container.CommitOptions{Reference: environments + name, Config: &container.Config{Labels: labels}})
+		return b.api.ContainerCommit(ctx, id, options)
 	})
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/docker/docker/api/types/mount"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/netguard"
 )
@@ -61,7 +62,7 @@ func (b *driver) guardNetwork(ctx context.Context, res container.InspectResponse
 // guardError returns ErrUnsupported for all errors except the end of the context and an unavailable engine. The driver
 // never provides an unfiltered network instead.
 func guardError(err error) error {
-	over := kit.IsAny(err, context.Canceled, context.DeadlineExceeded, backend.ErrUnavailable, backend.ErrClosed)
+	over := host.IsAny(err, context.Canceled, context.DeadlineExceeded, backend.ErrUnavailable, backend.ErrClosed)
 	if err == nil || over {
 		return err
 	}
@@ -102,7 +103,7 @@ func (b *driver) runGuard(ctx context.Context, network string, caps []string, mo
 		}
 		cmd = append(cmd, string(js))
 	}
-	host := &container.HostConfig{
+	config := &container.HostConfig{
 		NetworkMode: container.NetworkMode(network), IpcMode: container.IPCModePrivate,
 		CapDrop: []string{"ALL"}, CapAdd: caps, SecurityOpt: []string{"no-new-privileges"}, ReadonlyRootfs: true,
 		LogConfig:  container.LogConfig{Type: "none"},
@@ -110,7 +111,7 @@ func (b *driver) runGuard(ctx context.Context, network string, caps []string, mo
 		Resources:  container.Resources{PidsLimit: new(int64(64))},
 		Mounts:     []mount.Mount{b.guest.plain.mount(true)},
 	}
-	h := helper{labels: b.guest.plain.labels(backend.RoleInit), host: host, adjust: func(c *container.Config) {
+	h := helper{labels: b.guest.plain.labels(backend.RoleInit), host: config, adjust: func(c *container.Config) {
 		c.Cmd, c.AttachStdout = cmd, true
 		c.Healthcheck = &container.HealthConfig{Test: []string{noneShell}}
 	}}

@@ -42,10 +42,7 @@ func (b *driver) createHelper(ctx context.Context, h helper) (string, error) {
 		h.adjust(cfg)
 	}
 	create := func() (string, error) {
-		res, err := kit.Finish(ctx, b.calls, "create init container", func(ctx context.Context) (container.CreateResponse, error) {
-			return b.api.ContainerCreate(ctx, cfg, h.host, nil, nil, h.name)
-		})
-		return res.ID, err
+		return b.createContainer(ctx, "create init container", h.name, cfg, h.host, nil)
 	}
 	id, err := create()
 	if !errors.Is(err, backend.ErrNotFound) {
@@ -83,8 +80,10 @@ func (b *driver) importInit(ctx context.Context, o kit.User) error {
 		return err
 	}
 	return b.calls.Do(ctx, "import "+initImage(o), func(ctx context.Context) error {
-		r, err := b.api.ImageImport(ctx, imagetypes.ImportSource{Source: layer, SourceName: "-"}, initImage(o),
-			imagetypes.ImportOptions{Message: "workcell", Changes: []string{"LABEL " + backend.LabelRole + "=" + backend.RoleInit}})
+		source := imagetypes.ImportSource{Source: layer, SourceName: "-"}
+		label := "LABEL " + backend.LabelRole + "=" + backend.RoleInit
+		options := imagetypes.ImportOptions{Message: "workcell", Changes: []string{label}}
+		r, err := b.api.ImageImport(ctx, source, initImage(o), options)
 		if err != nil {
 			return err
 		}

@@ -16,11 +16,14 @@ func (b *driver) removeOldGuests(ctx context.Context) {
 		// Labels and name must match, because other programs may use such a name.
 		version := v.Labels[backend.LabelGuest]
 		made, timeErr := time.Parse(time.RFC3339, v.CreatedAt)
-		if v.Name != namePre+"guest-"+version || version == b.guest.plain.guest.Version || version == b.guest.readable.guest.Version ||
-			timeErr != nil || time.Since(made) < b.guest.grace {
+		current := version == b.guest.plain.guest.Version || version == b.guest.readable.guest.Version
+		if v.Name != namePre+"guest-"+version || current || timeErr != nil || time.Since(made) < b.guest.grace {
 			continue
 		}
-		if err := b.calls.Do(ctx, "remove guest", func(ctx context.Context) error { return b.api.VolumeRemove(ctx, v.Name, false) }); err == nil {
+		err := b.calls.Do(ctx, "remove guest", func(ctx context.Context) error {
+			return b.api.VolumeRemove(ctx, v.Name, false)
+		})
+		if err == nil {
 			b.log.Info("docker: removed a guest agent of another version", "volume", v.Name)
 		}
 	}

@@ -30,8 +30,8 @@ func (b *driver) snapshots(v volumeName) (*snapshots.Workspace, error) {
 	w := &snapshots.Workspace{Dir: b.volumeDir(v)}
 	w.Files = filepath.Join(w.Dir, "_data")
 	if !host.Exists(w.Files) || !strings.HasPrefix(b.api.DaemonHost(), "unix://") || os.Geteuid() != 0 {
-		return nil, fmt.Errorf("docker: snapshots require access to the workspace; run as root on the engine's host, or use local or containerd: %w",
-			backend.ErrUnsupported)
+		return nil, fmt.Errorf("docker: snapshots require access to the workspace; run as root on the engine's host, "+
+			"or use local or containerd: %w", backend.ErrUnsupported)
 	}
 	return w, nil
 }
@@ -45,8 +45,8 @@ func (b *driver) sandboxSnapshots(_ context.Context, res container.InspectRespon
 	if err == nil && res.State.Running {
 		w.Processes = host.ProcessesOf(res.State.Pid, func(group string) bool { return strings.Contains(group, res.ID) })
 		if !w.Processes.Seen {
-			return nil, fmt.Errorf("docker: cannot see the sandbox's processes to snapshot it; share the process namespace of the engine's host: %w",
-				backend.ErrUnsupported)
+			return nil, fmt.Errorf("docker: cannot see the sandbox's processes to snapshot it; share the process namespace "+
+				"of the engine's host: %w", backend.ErrUnsupported)
 		}
 	}
 	return w, err

@@ -24,7 +24,9 @@ import (
 
 // hijack opens a stream through the engine. It does not use the client's method, which ignores the context after
 // connecting and loses the status of the response. The output must begin with start.
-func (b *driver) hijack(ctx context.Context, what, route string, query url.Values, body any, start []byte) (io.ReadWriteCloser, error) {
+func (b *driver) hijack(
+	ctx context.Context, what, route string, query url.Values, body any, start []byte,
+) (io.ReadWriteCloser, error) {
 	bctx, cancel := b.calls.Bound(ctx, min(attachTimeout, b.opts.CallTimeout))
 	defer cancel()
 	req, err := b.hijackRequest(bctx, route, query, body)
@@ -43,7 +45,7 @@ func (b *driver) hijack(ctx context.Context, what, route string, query url.Value
 }
 
 func (b *driver) hijackRequest(ctx context.Context, route string, query url.Values, body any) (*http.Request, error) {
-	host, err := client.ParseHostURL(b.api.DaemonHost())
+	engine, err := client.ParseHostURL(b.api.DaemonHost())
 	if err != nil {
 		return nil, err
 	}
@@ -53,9 +55,10 @@ func (b *driver) hijackRequest(ctx context.Context, route string, query url.Valu
 			return nil, err
 		}
 	}
-	u := url.URL{Scheme: "http", Host: client.DummyHost, Path: path.Join("/", host.Path, "v"+b.api.ClientVersion(), route), RawQuery: query.Encode()}
-	if host.Scheme != "unix" && host.Scheme != "npipe" {
-		u.Host = host.Host
+	u := url.URL{Scheme: "http", Host: client.DummyHost, RawQuery: query.Encode()}
+	u.Path = path.Join("/", engine.Path, "v"+b.api.ClientVersion(), route)
+	if engine.Scheme != "unix" && engine.Scheme != "npipe" {
+		u.Host = engine.Host
 	}
 	if b.opts.TLS != nil {
 		u.Scheme = "https"

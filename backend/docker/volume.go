@@ -60,7 +60,8 @@ func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (cla
 }
 
 // errHalf is the error for an incomplete fork whose creator died. The volume contains only files of the snapshot.
-var errHalf = fmt.Errorf("docker: the existing workspace of the sandbox is an incomplete fork of a snapshot: %w", backend.ErrLost)
+var errHalf = fmt.Errorf("docker: the existing workspace of the sandbox is an incomplete fork of a snapshot: %w",
+	backend.ErrLost)
 
 func (b *driver) inspectVolume(ctx context.Context, name volumeName) (volume.Volume, error) {
 	return kit.Call(ctx, b.calls, "inspect workspace", kit.With(b.api.VolumeInspect, string(name)))

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -59,6 +60,11 @@ func Exists(path string) bool {
 	return err == nil
 }
 
+// IsAny reports whether err matches at least one of these errors.
+func IsAny(err error, kinds ...error) bool {
+	return slices.ContainsFunc(kinds, func(kind error) bool { return errors.Is(err, kind) })
+}
+
 // Sync flushes a file or a directory to the disk.
 func Sync(path string) error {
 	f, err := os.Open(path)
@@ -76,7 +82,7 @@ func Public(err error) error {
 	} else if e, ok := errors.AsType[*os.LinkError](err); ok {
 		err = fmt.Errorf("%s: %w", e.Op, e.Err)
 	}
-	if errors.Is(err, backend.ErrNoRoom) || !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+	if errors.Is(err, backend.ErrNoRoom) || !IsAny(err, syscall.ENOSPC, syscall.EDQUOT) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, backend.ErrNoRoom)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -14,6 +13,7 @@ import (
 	cerrdefs "github.com/containerd/errdefs"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
 // Error describes a failure reported by an engine or the host. The text is safe to show to agents because it contains
@@ -89,14 +89,9 @@ func ended(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// IsAny reports whether err matches at least one of these errors.
-func IsAny(err error, kinds ...error) bool {
-	return slices.ContainsFunc(kinds, func(kind error) bool { return errors.Is(err, kind) })
-}
-
 // Ignore returns nil if err matches one of these errors.
 func Ignore(err error, kinds ...error) error {
-	if IsAny(err, kinds...) {
+	if host.IsAny(err, kinds...) {
 		return nil
 	}
 	return err
@@ -147,7 +142,7 @@ func Classify(err error, own func(error) error) error {
 
 func isNetwork(err error) bool {
 	_, ok := errors.AsType[net.Error](err)
-	return ok || IsAny(err, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE)
+	return ok || host.IsAny(err, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE)
 }
 
 // maxDetail is the maximum length of an engine's text in an error.

@@ -37,7 +37,9 @@ const (
 // returns ErrElsewhere. It also returns ErrElsewhere if the container is running but the socket is not available. In
 // this case, the container's commands keep the socket busy, and only the engine can reach the guest agent without the
 // socket.
-func ReachGuest(ctx context.Context, group string, pid int, running func(context.Context) (int, error)) (io.ReadWriteCloser, error) {
+func ReachGuest(
+	ctx context.Context, group string, pid int, running func(context.Context) (int, error),
+) (io.ReadWriteCloser, error) {
 	began := time.Now()
 	for wait := pollFirst; ; wait = min(2*wait, pollLongest) {
 		conn, err := dialGuest(pid, group)
@@ -50,7 +52,7 @@ func ReachGuest(ctx context.Context, group string, pid int, running func(context
 			return nil, ErrNoProcess
 		// These errors are temporary: the guest agent was just started, or it just exited and the engine does not know this
 		// yet.
-		case !IsAny(err, unix.ECONNREFUSED, unix.ENOENT, unix.ESRCH) || time.Since(began) > guestWait:
+		case !host.IsAny(err, unix.ECONNREFUSED, unix.ENOENT, unix.ESRCH) || time.Since(began) > guestWait:
 			return nil, ErrElsewhere
 		}
 		if now, err := running(ctx); err != nil {

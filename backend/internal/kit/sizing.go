@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
 const sizingBound = 2 * time.Minute // maximum time of the probe
@@ -43,7 +44,7 @@ func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	case err == nil:
 		s.found = backend.WorkspaceSized
 	// These shortages may be temporary.
-	case ctx.Err() != nil || IsAny(err, syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE,
+	case ctx.Err() != nil || host.IsAny(err, syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE,
 		syscall.EAGAIN, syscall.EBUSY, syscall.EINTR):
 		return "", err
 	default:

@@ -420,7 +420,9 @@ func (w *Workspace) list() ([]record, error) {
 			list = append(list, rec)
 		}
 	}
-	slices.SortFunc(list, func(a, b record) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(list, func(a, b record) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
+	})
 	return list, nil
 }
 

@@ -153,7 +153,7 @@ func (m *mirror) dir(src int, l *level) error {
 // below copies a subdirectory.
 func (m *mirror) below(src int, l *level, name string) (err error) {
 	from, leave, err := m.enter(src, name)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) { // a command replaced it
+	if host.IsAny(err, unix.ENOENT, unix.ENOTDIR, unix.ELOOP) { // a command replaced it
 		return nil
 	}
 	if err != nil {
@@ -171,7 +171,8 @@ func (m *mirror) below(src int, l *level, name string) (err error) {
 	defer unix.Close(to)
 	prev := -1
 	if l.prev >= 0 {
-		if prev, err = unix.Openat(l.prev, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err == nil {
+		prev, err = unix.Openat(l.prev, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err == nil {
 			defer unix.Close(prev)
 		}
 	}
@@ -212,7 +213,7 @@ func (m *mirror) prune(src, dst int, keep []string) error {
 // back is like run, even if the target is full. If the space is not sufficient, back removes all files of the target
 // and tries again.
 func (m *mirror) back(src, dst int) error {
-	noRoom := func(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+	noRoom := func(err error) bool { return host.IsAny(err, unix.ENOSPC, unix.EDQUOT) }
 	if err := m.run(src, dst); !noRoom(err) {
 		return err
 	}
@@ -245,7 +246,7 @@ func (m *mirror) remove(dst int, name string) error {
 // regular copies a file with a single name, unless the target already has the file.
 func (m *mirror) regular(src int, l *level, name string) error {
 	fd, err := openFile(src, name)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) { // a command replaced it
+	if host.IsAny(err, unix.ENOENT, unix.ELOOP, unix.ENXIO) { // a command replaced it
 		return nil
 	}
 	if err != nil {
@@ -339,7 +340,7 @@ func (m *mirror) room(dst int, taken int64) error {
 }
 
 func cannotClone(err error) bool {
-	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EPERM)
+	return host.IsAny(err, unix.EOPNOTSUPP, unix.EXDEV, unix.EINVAL, unix.ENOTTY, unix.EPERM)
 }
 
 // copyStep is the number of bytes to copy between two checks of the context.
@@ -399,8 +400,7 @@ func copyRange(ctx context.Context, src, dst int, from, to int64) error {
 
 // cannotCopy reports whether an error means an unsupported copy between two file systems.
 func cannotCopy(err error) bool {
-	return errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) ||
-		errors.Is(err, unix.EINVAL)
+	return host.IsAny(err, unix.EXDEV, unix.EOPNOTSUPP, unix.ENOSYS, unix.EINVAL)
 }
 
 // entry copies an entry other than a directory or a regular file.
@@ -477,9 +477,8 @@ func (m *mirror) link(src int, first string, l *level, name string) error {
 		}
 	}
 	err := linkBelow(l.top, first, l.dst, name)
-	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), // a command replaced first
-		errors.Is(err, unix.EACCES): // the final mode of the directory denies access
+	// A command may have replaced first, or the final mode of the directory denies access.
+	if host.IsAny(err, unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EACCES) {
 		return m.regular(src, l, name)
 	}
 	return err
@@ -599,7 +598,8 @@ func (m *mirror) describe(src file, dst int) error {
 	if err := unix.Fchmod(dst, m.mode(src, dst)); err != nil {
 		return err
 	}
-	return unix.UtimesNanoAt(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(dst), []unix.Timespec{src.st.Atim, src.st.Mtim}, 0)
+	times := []unix.Timespec{src.st.Atim, src.st.Mtim}
+	return unix.UtimesNanoAt(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(dst), times, 0)
 }
 
 // keptMode is an extended attribute on files of a snapshot. It stores the original mode if this mode would deny access
@@ -701,7 +701,7 @@ func markName() string {
 // mark stores the fingerprint of the original in a copy, to avoid the copy of an unchanged file in a rollback.
 func mark(of *unix.Stat_t, copy int) error {
 	err := unix.Fsetxattr(copy, markName(), fingerprint(of), 0)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) { // then a rollback copies it
+	if host.IsAny(err, unix.EOPNOTSUPP, unix.ENOSPC, unix.EPERM, unix.EACCES) { // then a rollback copies it
 		return nil
 	}
 	return err
@@ -757,7 +757,8 @@ func (m *mirror) copyXattrs(src, dst int) error {
 		return ignoreUnsupported(err)
 	}
 	for name := range strings.SplitSeq(string(buf[:n]), "\x00") {
-		if !strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, aclPrefix) || name == markName() || name == keptMode {
+		ofProgram := strings.HasPrefix(name, "user.") || strings.HasPrefix(name, aclPrefix)
+		if !ofProgram || name == markName() || name == keptMode {
 			continue
 		}
 		value := make([]byte, 64<<10)
