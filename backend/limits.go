@@ -34,16 +34,23 @@ type Limit struct {
 // from this table.
 func LimitTable() []Limit {
 	return []Limit{
-		{"cpu_millicores", "thousandths of a core", 1, 10, 1 << 20, 1000, "CPU time", func(l *Limits) *int64 { return &l.CPUMillis }},
-		{"memory_mb", "MiB", mib, 16 * mib, 4 << 20 * mib, 2048 * mib, "memory and swap together", func(l *Limits) *int64 { return &l.MemoryBytes }},
+		{"cpu_millicores", "thousandths of a core", 1, 10, 1 << 20, 1000, "CPU time",
+			func(l *Limits) *int64 { return &l.CPUMillis }},
+		{"memory_mb", "MiB", mib, 16 * mib, 4 << 20 * mib, 2048 * mib, "memory and swap together",
+			func(l *Limits) *int64 { return &l.MemoryBytes }},
 		// With fewer processes, a sandbox cannot accept connections.
-		{"pids", "processes and threads", 1, 16, 4 << 20, 256, "processes and threads, without the guest agent's", func(l *Limits) *int64 { return &l.PIDs }},
-		{"tmp_mb", "MiB", mib, 4096, 4 << 20 * mib, 256 * mib, "size of /tmp, which counts against memory", func(l *Limits) *int64 { return &l.TmpBytes }},
+		{"pids", "processes and threads", 1, 16, 4 << 20, 256, "processes and threads, without the guest agent's",
+			func(l *Limits) *int64 { return &l.PIDs }},
+		{"tmp_mb", "MiB", mib, 4096, 4 << 20 * mib, 256 * mib, "size of /tmp, which counts against memory",
+			func(l *Limits) *int64 { return &l.TmpBytes }},
 		{"shm_mb", "MiB", mib, mib, 4 << 20 * mib, 0, "size of /dev/shm, part of the memory (default: a quarter)",
 			func(l *Limits) *int64 { return &l.ShmBytes }},
-		{"workspace_mb", "MiB", mib, 64 << 10, 16 << 20 * mib, 500 * mib, "size of the workspace", func(l *Limits) *int64 { return &l.WorkspaceBytes }},
-		{"open_files", "files", 1, 16, 1 << 20, 16384, "open files of a process", func(l *Limits) *int64 { return &l.OpenFiles }},
-		{"file_bytes", "bytes", 1, 1, 1 << 60, 0, "size of a file that a command writes", func(l *Limits) *int64 { return &l.FileBytes }},
+		{"workspace_mb", "MiB", mib, 64 << 10, 16 << 20 * mib, 500 * mib, "size of the workspace",
+			func(l *Limits) *int64 { return &l.WorkspaceBytes }},
+		{"open_files", "files", 1, 16, 1 << 20, 16384, "open files of a process",
+			func(l *Limits) *int64 { return &l.OpenFiles }},
+		{"file_bytes", "bytes", 1, 1, 1 << 60, 0, "size of a file that a command writes",
+			func(l *Limits) *int64 { return &l.FileBytes }},
 	}
 }
 

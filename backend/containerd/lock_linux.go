@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/gofrs/flock"
-
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
@@ -37,7 +35,7 @@ const lockRetry = 2 * time.Millisecond
 func (b *driver) lock(ctx context.Context, session string) (unlock func(), err error) {
 	path := filepath.Join(b.state.locks(), session)
 	for {
-		l := flock.New(path, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o600))
+		l := host.LockFile(path)
 		if _, err := l.TryLockContext(ctx, lockRetry); err != nil {
 			return nil, errors.Join(b.calls.Settle(ctx, "wait for other calls", stateError("lock", err)), l.Close())
 		}

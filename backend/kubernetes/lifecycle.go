@@ -188,10 +188,12 @@ func (d *driver) removePod(ctx context.Context, name string, unused bool, meant 
 			err = stuck(begin, &pod.ObjectMeta)
 		}
 		if err == nil && (pod.DeletionTimestamp == nil || force) {
-			options := metav1.DeleteOptions{GracePeriodSeconds: new(int64(1)), Preconditions: &metav1.Preconditions{UID: &pod.UID}}
+			grace := int64(1)
 			if force {
-				options.GracePeriodSeconds = new(int64(0))
+				grace = 0
 			}
+			only := &metav1.Preconditions{UID: &pod.UID}
+			options := metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: only}
 			err = d.calls.Do(ctx, "delete pod", func(ctx context.Context) error {
 				err := d.api.pods.Delete(ctx, name, options)
 				if apierrors.IsConflict(err) {

@@ -44,7 +44,8 @@ func (d *driver) manifest(p *plan) (*corev1.Pod, error) {
 	s.Containers = []corev1.Container{{
 		Name: containerName, Image: p.Ref, ImagePullPolicy: pullPolicy(p.Spec.Pull),
 		Command: p.command(), WorkingDir: "/",
-		SecurityContext: confined(p.Spec.Root != backend.RootWritable), Env: environment(kit.GuestEnv()), Resources: d.resources(p),
+		SecurityContext: confined(p.Spec.Root != backend.RootWritable),
+		Env:             environment(kit.GuestEnv()), Resources: d.resources(p),
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: volumeWorkspace, MountPath: backend.Workdir},
 			{Name: volumeTmp, MountPath: "/tmp"}, {Name: volumeShm, MountPath: "/dev/shm"},
@@ -189,7 +190,9 @@ func resources(l, asked backend.Limits) corev1.ResourceRequirements {
 	list := func(millis, memory int64) corev1.ResourceList {
 		return corev1.ResourceList{
 			corev1.ResourceCPU:    *resource.NewMilliQuantity(millis, resource.DecimalSI),
-			corev1.ResourceMemory: quantity(memory + kit.GuestMemory), corev1.ResourceEphemeralStorage: quantity(guestBytes + scratchBytes),
+			corev1.ResourceMemory: quantity(memory + kit.GuestMemory),
+
+			corev1.ResourceEphemeralStorage: quantity(guestBytes + scratchBytes),
 		}
 	}
 	return corev1.ResourceRequirements{

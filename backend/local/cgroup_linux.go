@@ -58,7 +58,7 @@ func findCgroups() cgroups {
 	c := cgroups{dirs: map[string]string{}}
 	mounts := host.CgroupMounts()
 	for _, name := range allControllers() {
-		if dir := mounts[name]; dir != "" && canMake(dir) {
+		if dir := mounts[name]; dir != "" && canWrite(dir) {
 			c.dirs[name] = dir
 		}
 	}
@@ -79,14 +79,15 @@ func findCgroups() cgroups {
 func delegated(mount, own string) (string, bool) {
 	candidates := []string{mount, filepath.Dir(filepath.Join(mount, own))}
 	for _, dir := range candidates {
-		if !strings.HasPrefix(dir+"/", mount+"/") || !canMake(dir) || unix.Access(filepath.Join(dir, "cgroup.procs"), unix.W_OK) != nil {
+		if !strings.HasPrefix(dir+"/", mount+"/") || !canWrite(dir) || !canWrite(filepath.Join(dir, "cgroup.procs")) {
 			continue
 		}
 		if handsDown(dir) {
 			return dir, true
 		}
 		// The root group and an empty group can be changed to delegate controllers.
-		if err := writeFile(filepath.Join(dir, "cgroup.subtree_control"), "+memory +pids +cpu"); err == nil && handsDown(dir) {
+		err := writeFile(filepath.Join(dir, "cgroup.subtree_control"), "+memory +pids +cpu")
+		if err == nil && handsDown(dir) {
 			return dir, true
 		}
 	}
@@ -102,7 +103,7 @@ func handsDown(dir string) bool {
 	return !slices.ContainsFunc(controllers(), func(name string) bool { return !slices.Contains(have, name) })
 }
 
-func canMake(dir string) bool { return unix.Access(dir, unix.W_OK) == nil }
+func canWrite(dir string) bool { return unix.Access(dir, unix.W_OK) == nil }
 
 // writeFile writes a value to a file of the kernel in one call.
 func writeFile(file, value string) error {

@@ -178,7 +178,7 @@ func (b *driver) takeName(r record) (*sandbox, error) {
 		err = os.Symlink(x.Nonce+"@"+x.instance(), x.file(identityLink))
 	}
 	if err == nil {
-		err = unix.Renameat2(unix.AT_FDCWD, x.dir, unix.AT_FDCWD, b.dirs.sandbox(r.session()), unix.RENAME_NOREPLACE)
+		err = host.RenameNew(x.dir, b.dirs.sandbox(r.session()))
 	}
 	if err != nil {
 		x.unlock()

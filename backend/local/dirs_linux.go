@@ -59,8 +59,8 @@ func openDirs(root string) (dirs, error) {
 		return d, fmt.Errorf("local: state directory: %w", err)
 	}
 	if int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
-		return d, fmt.Errorf("local: the state directory belongs to user %d with mode %04o, must belong to user %d with mode 0700: %w",
-			st.Uid, st.Mode&0o7777, os.Geteuid(), backend.ErrPermission)
+		return d, fmt.Errorf("local: the state directory belongs to user %d with mode %04o, must belong to user %d with "+
+			"mode 0700: %w", st.Uid, st.Mode&0o7777, os.Geteuid(), backend.ErrPermission)
 	}
 	if err := outsideView(root); err != nil {
 		return d, err
@@ -70,8 +70,8 @@ func openDirs(root string) (dirs, error) {
 		return d, fmt.Errorf("local: state directory: %w", err)
 	}
 	if fs.Flags&unix.ST_NOEXEC != 0 {
-		return d, fmt.Errorf("local: the state directory is on a file system mounted noexec; use one that allows execution: %w",
-			backend.ErrUnsupported)
+		return d, fmt.Errorf("local: the state directory is on a file system mounted noexec; use one that allows "+
+			"execution: %w", backend.ErrUnsupported)
 	}
 	return d, nil
 }

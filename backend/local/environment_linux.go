@@ -96,7 +96,7 @@ func (b *driver) holdEnvironment(p *kit.Plan, r *record) (release func(), err er
 // environmentLock returns the lock of an environment. Creations of sandboxes hold a shared lock, and a removal holds an
 // exclusive lock.
 func (d dirs) environmentLock(name string) *flock.Flock {
-	return flock.New(filepath.Join(d.environment(name), lockFile), flock.SetFlag(os.O_RDWR|os.O_CREATE), flock.SetPermissions(0o600))
+	return host.LockFile(filepath.Join(d.environment(name), lockFile))
 }
 
 // prepareBuilding creates the install directory. The sandbox has no running process yet.
@@ -113,18 +113,21 @@ func (b *driver) prepareBuilding(x *sandbox) error {
 
 // showEnvironment adds the environment, or the install directory, to the sandbox's files.
 func (b *driver) showEnvironment(c *launch.Config, r *record) {
+	tree := launch.Tree{Target: backend.EnvironmentDir, Alone: true}
 	switch {
 	case r.Building != "":
-		c.Trees = append(c.Trees, launch.Tree{Source: filepath.Join(b.dirs.files(r.session()), buildingDir), Target: backend.EnvironmentDir, Writable: true, Alone: true})
+		tree.Source, tree.Writable = filepath.Join(b.dirs.files(r.session()), buildingDir), true
 		if c.Landlock != nil {
 			c.Landlock.Write = append(c.Landlock.Write, backend.EnvironmentDir)
 		}
 	case r.Environment != "":
-		c.Trees = append(c.Trees, launch.Tree{Source: filepath.Join(b.dirs.environment(r.Environment), environmentFiles), Target: backend.EnvironmentDir, Alone: true})
+		tree.Source = filepath.Join(b.dirs.environment(r.Environment), environmentFiles)
 	default:
 		return
 	}
-	c.Links = append(c.Links, launch.Link{Path: backend.NodeModulesLink, Target: backend.EnvironmentDir + backend.NodeModulesLink})
+	c.Trees = append(c.Trees, tree)
+	modules := launch.Link{Path: backend.NodeModulesLink, Target: backend.EnvironmentDir + backend.NodeModulesLink}
+	c.Links = append(c.Links, modules)
 }
 
 // CommitEnvironment saves the files in backend.EnvironmentDir as a directory, which gets a name when it is complete.
@@ -145,7 +148,7 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 	}
 	tmp := b.dirs.fresh()
 	if err = b.gatherEnvironment(x, tmp); err == nil {
-		err = host.Public(unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, b.dirs.environment(x.Building), unix.RENAME_NOREPLACE))
+		err = host.Public(host.RenameNew(tmp, b.dirs.environment(x.Building)))
 	}
 	if err == nil {
 		return nil

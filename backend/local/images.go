@@ -51,8 +51,8 @@ func resolveImage(ref string) (program, error) {
 	_, pinned := named.(reference.Digested)
 	p, ok := programs()[named.Name()]
 	if !ok || pinned {
-		return program{}, fmt.Errorf("local: only the host's programs are available, as %q, %q, %q, or %q; use docker or containerd for image %s: %w",
-			hostImage, "debian", "python", "node", reference.FamiliarString(named), backend.ErrUnsupported)
+		return program{}, fmt.Errorf("local: only the host's programs are available, as \"host\", \"debian\", \"python\", "+
+			"or \"node\"; use docker or containerd for image %s: %w", reference.FamiliarString(named), backend.ErrUnsupported)
 	}
 	return p, nil
 }

@@ -96,13 +96,15 @@ func (b *driver) forkError(err error) error {
 
 // userNamespaceHint returns the setting preventing this process from creating namespaces.
 func userNamespaceHint() string {
-	for _, s := range []struct{ file, bad, hint string }{
-		{"/proc/sys/user/max_user_namespaces", "0", "user namespaces are disabled; run as root: sysctl -w user.max_user_namespaces=10000"},
-		{"/proc/sys/kernel/unprivileged_userns_clone", "0", "user namespaces are disabled for ordinary users; run as root: sysctl -w kernel.unprivileged_userns_clone=1"},
-		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "AppArmor restricts user namespaces of ordinary users; run as root: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or add a profile for this program"},
+	for _, s := range []struct{ setting, bad, problem, fix string }{
+		{"user/max_user_namespaces", "0", "user namespaces are disabled", "sysctl -w user.max_user_namespaces=10000"},
+		{"kernel/unprivileged_userns_clone", "0", "user namespaces are disabled for ordinary users",
+			"sysctl -w kernel.unprivileged_userns_clone=1"},
+		{"kernel/apparmor_restrict_unprivileged_userns", "1", "AppArmor restricts user namespaces of ordinary users",
+			"sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or add a profile for this program"},
 	} {
-		if b, err := os.ReadFile(s.file); err == nil && strings.TrimSpace(string(b)) == s.bad {
-			return s.hint
+		if b, err := os.ReadFile("/proc/sys/" + s.setting); err == nil && strings.TrimSpace(string(b)) == s.bad {
+			return s.problem + "; run as root: " + s.fix
 		}
 	}
 	return "user namespaces are not allowed: container seccomp filter, namespace limit, chroot, or missing privileges"

@@ -21,7 +21,8 @@ import (
 
 // namespaces are the namespaces created together. The cgroup namespace is created later, when the process is in the
 // cgroups.
-const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET |
+	unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
 // launching is a running launcher.
 type launching struct {
@@ -34,7 +35,10 @@ type launching struct {
 
 // ambient returns the launcher's necessary capabilities in its own namespaces. The launcher drops them later.
 func ambient() []uintptr {
-	return []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SETPCAP, unix.CAP_SYS_RESOURCE, unix.CAP_DAC_OVERRIDE}
+	return []uintptr{
+		unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SETPCAP,
+		unix.CAP_SYS_RESOURCE, unix.CAP_DAC_OVERRIDE,
+	}
 }
 
 // fork starts a launcher with a listening socket and a log. Both may be nil.

@@ -16,9 +16,9 @@
 //
 // # Images
 //
-// The driver has no images. References to common images stand for programs of the host: "host" and "debian…" for the
-// shell, "python…" for python3, and "node…" for node. If the program is missing, Create returns backend.ErrImage. For
-// any other reference, it returns backend.ErrUnsupported.
+// The driver has no images. References to common images mean programs of the host: "host" and "debian…" the shell,
+// "python…" python3, and "node…" node. If the program is missing, Create returns backend.ErrImage. For any other
+// reference, it returns backend.ErrUnsupported.
 //
 // # Life
 //

@@ -171,7 +171,7 @@ func (x *sandbox) acquire(ctx context.Context) error {
 func (x *sandbox) tryLock() (bool, error) { return x.takeLock((*flock.Flock).TryLock) }
 
 func (x *sandbox) takeLock(take func(*flock.Flock) (bool, error)) (bool, error) {
-	l := flock.New(x.file(lockFile), flock.SetFlag(os.O_RDWR|os.O_CREATE), flock.SetPermissions(0o600))
+	l := host.LockFile(x.file(lockFile))
 	ok, err := take(l)
 	switch {
 	case ok:

@@ -16,7 +16,9 @@ func (b *driver) snapshots(x *sandbox) *snapshots.Workspace {
 	w := b.dirs.snapshots(x.session(), x.Sized())
 	w.Base = int64(x.IDs.Base)
 	if p, ok := x.running(b.machine.boot); ok {
-		w.Processes = host.ProcessesOf(p.PID, func(group string) bool { return groupNames.MatchString(group) && group == x.Group })
+		w.Processes = host.ProcessesOf(p.PID, func(group string) bool {
+			return groupNames.MatchString(group) && group == x.Group
+		})
 	}
 	return w
 }

@@ -48,15 +48,16 @@ func (b *driver) view(r *record, g group) *launch.Config {
 		Env: []string{"PATH=" + searchPath},
 	}
 	if v := b.machine.landlock; v >= launch.MinLandlock {
-		c.Landlock = &launch.Landlock{Version: v, Write: []string{backend.Workdir, "/tmp", "/dev/shm"}, Devices: []string{"/dev", "/proc"}}
+		write := []string{backend.Workdir, "/tmp", "/dev/shm"}
 		for _, m := range r.Mounts {
 			if m.Writable {
-				c.Landlock.Write = append(c.Landlock.Write, m.Target)
+				write = append(write, m.Target)
 			}
 		}
 		if r.Root == backend.RootWritable {
-			c.Landlock.Write = []string{"/"}
+			write = []string{"/"}
 		}
+		c.Landlock = &launch.Landlock{Version: v, Write: write, Devices: []string{"/dev", "/proc"}}
 	}
 	b.showHost(c)
 	showDevices(c, r)
@@ -168,13 +169,16 @@ func showDevices(c *launch.Config, r *record) {
 		c.Trees = append(c.Trees, launch.Tree{Source: "/dev/" + d, Target: "/dev/" + d, Device: true, Alone: true})
 	}
 	for p, target := range map[string]string{
-		"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx",
+		"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2",
+		"ptmx": "pts/ptmx",
 	} {
 		c.Links = append(c.Links, launch.Link{Path: "/dev/" + p, Target: target})
 	}
+	terminals := fmt.Sprintf("newinstance,ptmxmode=0666,mode=0620,max=%d", kit.MaxTerminals)
+	shm := kit.TmpfsOptions(r.Limits.ShmBytes, kit.User(r.IDs.User))
 	c.Mounts = append(c.Mounts,
-		launch.Mount{Type: "devpts", Target: "/dev/pts", Data: fmt.Sprintf("newinstance,ptmxmode=0666,mode=0620,max=%d", kit.MaxTerminals)},
-		launch.Mount{Type: "tmpfs", Target: "/dev/shm", Data: kit.TmpfsOptions(r.Limits.ShmBytes, kit.User(r.IDs.User))},
+		launch.Mount{Type: "devpts", Target: "/dev/pts", Data: terminals},
+		launch.Mount{Type: "tmpfs", Target: "/dev/shm", Data: shm},
 		launch.Mount{Type: "proc", Target: "/proc"})
 }
 
@@ -184,7 +188,8 @@ func (b *driver) showOwn(c *launch.Config, r *record, g group) {
 	// Programs may run from /tmp, because installers and compilers execute files there.
 	tmp := kit.TmpfsOptions(r.Limits.TmpBytes, kit.User(r.IDs.User))
 	c.Mounts = append(c.Mounts, launch.Mount{Type: "tmpfs", Target: "/tmp", Exec: true, Data: tmp})
-	c.Trees = append(c.Trees, launch.Tree{Source: b.dirs.files(r.session()), Target: backend.Workdir, Writable: true, Alone: true})
+	files := b.dirs.files(r.session())
+	c.Trees = append(c.Trees, launch.Tree{Source: files, Target: backend.Workdir, Writable: true, Alone: true})
 	for _, m := range r.Mounts {
 		c.Trees = append(c.Trees, launch.Tree{Source: m.Source, Target: m.Target, Writable: m.Writable, Alone: true})
 	}
@@ -206,9 +211,10 @@ func makeEtc(c *launch.Config, r *record) {
 	accounts := none.With(kit.User(r.IDs.User))
 	for file, text := range map[string]string{
 		"passwd": string(accounts.Passwd), "group": string(accounts.Group), "hostname": kit.Hostname + "\n",
-		"resolv.conf":   kit.NoNameServer,
-		"hosts":         kit.Hosts,
-		"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n",
+		"resolv.conf": kit.NoNameServer,
+		"hosts":       kit.Hosts,
+		"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n" +
+			"protocols: files\nservices: files\n",
 	} {
 		c.Files = append(c.Files, launch.File{Path: filepath.Join("/etc", file), Mode: 0o644, Data: []byte(text)})
 	}
@@ -240,7 +246,8 @@ func (b *driver) rlimits(r *record) []launch.Rlimit {
 		{Resource: unix.RLIMIT_SIGPENDING, Value: maxSignals},
 	}
 	if !b.machine.cgroups.memory() { // a weaker replacement: a limit for each process
-		out = append(out, launch.Rlimit{Resource: unix.RLIMIT_DATA, Value: uint64(b.opts.Limits.Merge(backend.DefaultLimits()).MemoryBytes)})
+		memory := b.opts.Limits.Merge(backend.DefaultLimits()).MemoryBytes
+		out = append(out, launch.Rlimit{Resource: unix.RLIMIT_DATA, Value: uint64(memory)})
 	}
 	return out
 }

@@ -112,8 +112,8 @@ func (x *execution) live() {
 func (x *execution) ask() Answer {
 	x.mu.Lock()
 	c := Command{
-		Sandbox: x.g.session, Argv: slices.Clone(x.req.Argv), Dir: cmp.Or(x.req.Dir, backend.Workdir), Env: slices.Clone(x.req.Env),
-		Stdin: x.stdin, files: x.g.files,
+		Sandbox: x.g.session, Argv: slices.Clone(x.req.Argv), Dir: cmp.Or(x.req.Dir, backend.Workdir),
+		Env: slices.Clone(x.req.Env), Stdin: x.stdin, files: x.g.files,
 	}
 	x.mu.Unlock()
 	x.g.e.note(Call{Op: OpExec, Sandbox: c.Sandbox, Command: c})
@@ -207,8 +207,9 @@ func (x *execution) follow(r *request) <-chan struct{} {
 				x.endInput()
 			case f.Kind == wire.KindData:
 				x.write(f.Body)
-				credit := binary.BigEndian.AppendUint32(nil, uint32(len(f.Body)))
-				if b, err := wire.AppendFrame(nil, wire.Frame{Kind: wire.KindCredit, Channel: wire.ChanStdin, Body: credit}); err == nil {
+				credit := wire.Frame{Kind: wire.KindCredit, Channel: wire.ChanStdin}
+				credit.Body = binary.BigEndian.AppendUint32(nil, uint32(len(f.Body)))
+				if b, err := wire.AppendFrame(nil, credit); err == nil {
 					r.send(b)
 				}
 			}

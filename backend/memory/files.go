@@ -258,7 +258,8 @@ func (f *files) list(req *wire.ListRequest) (any, error) {
 	res := wire.ListResult{}
 	bytes := 0
 	for _, p := range f.below(dir) {
-		if !req.Recursive && path.Dir(p) != dir || dir == "." && (p == wire.PrivateDir || strings.HasPrefix(p, wire.PrivateDir+"/")) {
+		private := dir == "." && (p == wire.PrivateDir || strings.HasPrefix(p, wire.PrivateDir+"/"))
+		if private || !req.Recursive && path.Dir(p) != dir {
 			continue
 		}
 		res.Total++

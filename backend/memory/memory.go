@@ -310,15 +310,18 @@ func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	if err := b.begin(ctx, Call{Op: OpPing}); err != nil {
 		return backend.EngineInfo{}, err
 	}
-	return backend.EngineInfo{Name: name, Version: "1", Kernel: "none", OS: runtime.GOOS, Arch: runtime.GOARCH, Cgroup: "none"}, nil
+	return backend.EngineInfo{
+		Name: name, Version: "1", Kernel: "none", OS: runtime.GOOS, Arch: runtime.GOARCH, Cgroup: "none",
+	}, nil
 }
 
 // Capabilities returns the supported features. Limits of CPU time, memory, and processes always hold, because commands
 // use none of these.
 func (b *Backend) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
-		Memory: true, CPU: true, PIDs: true, Workspace: backend.WorkspaceWatched, Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge},
-		WritableRoot: true, RootEnforcement: backend.WorkspaceWatched, Persistent: true,
+		Memory: true, CPU: true, PIDs: true, Workspace: backend.WorkspaceWatched, Persistent: true,
+		Networks:     []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge},
+		WritableRoot: true, RootEnforcement: backend.WorkspaceWatched,
 		Isolation: map[string]backend.Isolation{"": backend.IsolationProcess},
 	}
 }

@@ -47,6 +47,11 @@ func ReadJSON(path string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
+// LockFile returns an unlocked lock on a file. Acquiring the lock creates the file.
+func LockFile(path string) *flock.Flock {
+	return flock.New(path, flock.SetFlag(os.O_RDWR|os.O_CREATE), flock.SetPermissions(0o600))
+}
+
 // Current reports whether the path of the lock still names the locked file.
 func Current(l *flock.Flock) bool {
 	held, err1 := l.Stat()

@@ -12,6 +12,11 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
+// RenameNew renames a file or a directory. If the new name exists, RenameNew returns EEXIST.
+func RenameNew(from, to string) error {
+	return unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+}
+
 // RemoveTree removes a directory with all contents, even if a sandbox tried to make this difficult, for example with
 // 100,000 levels, modes without any access, or names with invalid text. RemoveTree does not follow links, and it stops
 // at mount points. It empties one level at a time and moves deeper directories up to the top to avoid long paths and

@@ -66,7 +66,9 @@ func NewDriver(e engine, c *Calls, images *backend.ImagePolicy, limits backend.L
 
 // Admit runs f as a call of the driver. It fails if the driver is closed. Close cancels f and waits for it. If name is
 // not empty, Admit creates a span, and the error of f becomes the span's error.
-func Admit[T any](ctx context.Context, c *Calls, name string, f func(context.Context) (T, error), attrs ...attribute.KeyValue) (v T, err error) {
+func Admit[T any](
+	ctx context.Context, c *Calls, name string, f func(context.Context) (T, error), attrs ...attribute.KeyValue,
+) (v T, err error) {
 	ctx, done, err := c.Begin(ctx)
 	if err != nil {
 		return v, err
@@ -127,7 +129,9 @@ func (d *Driver) Stop(ctx context.Context, id string) error {
 
 // Remove stops a sandbox and deletes it. If the workspace is kept, a later Create for the same session uses it again.
 func (d *Driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
-	return d.admit(ctx, telemetry.SpanDriverRemove, func(ctx context.Context) error { return d.engine.Remove(ctx, id, opts) })
+	return d.admit(ctx, telemetry.SpanDriverRemove, func(ctx context.Context) error {
+		return d.engine.Remove(ctx, id, opts)
+	})
 }
 
 // Dial opens a new stream to the guest agent.
@@ -156,7 +160,9 @@ func (d *Driver) ImageID(ctx context.Context, ref string) (string, error) {
 
 // HasWorkspace reports whether a session has a workspace.
 func (d *Driver) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
-	return Admit(ctx, d.calls, "", func(ctx context.Context) (bool, error) { return d.engine.HasWorkspace(ctx, instance, sessionID) })
+	return Admit(ctx, d.calls, "", func(ctx context.Context) (bool, error) {
+		return d.engine.HasWorkspace(ctx, instance, sessionID)
+	})
 }
 
 // RemoveWorkspace deletes the workspace of a session without a sandbox.
@@ -187,11 +193,15 @@ func (d *Driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 
 // Snapshot saves the files of a workspace.
 func (d *Driver) Snapshot(ctx context.Context, id, name string) (backend.Snapshot, error) {
-	return Admit(ctx, d.calls, telemetry.SpanDriverSnapshot, func(ctx context.Context) (backend.Snapshot, error) { return d.engine.Snapshot(ctx, id, name) })
+	return Admit(ctx, d.calls, telemetry.SpanDriverSnapshot, func(ctx context.Context) (backend.Snapshot, error) {
+		return d.engine.Snapshot(ctx, id, name)
+	})
 }
 
 // Snapshots returns the snapshots of a sandbox.
-func (d *Driver) Snapshots(ctx context.Context, id string) (list []backend.Snapshot, m backend.SnapshotMechanism, err error) {
+func (d *Driver) Snapshots(
+	ctx context.Context, id string,
+) (list []backend.Snapshot, m backend.SnapshotMechanism, err error) {
 	list, err = Admit(ctx, d.calls, "", func(ctx context.Context) ([]backend.Snapshot, error) {
 		list, m, err = d.engine.Snapshots(ctx, id)
 		return list, err
@@ -214,7 +224,9 @@ func (d *Driver) RemoveSnapshot(ctx context.Context, id, name string) error {
 
 // Rollback restores a workspace from a snapshot.
 func (d *Driver) Rollback(ctx context.Context, id, name string) error {
-	return d.admit(ctx, telemetry.SpanDriverRollback, func(ctx context.Context) error { return d.engine.Rollback(ctx, id, name) })
+	return d.admit(ctx, telemetry.SpanDriverRollback, func(ctx context.Context) error {
+		return d.engine.Rollback(ctx, id, name)
+	})
 }
 
 // Capabilities returns the enforceable features of the engine, as detected when the driver was created. The first call

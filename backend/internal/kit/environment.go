@@ -12,15 +12,17 @@ import (
 
 // EnvironmentName returns the name of the environment for the plan's sandbox on the image with this digest.
 func (p *Plan) EnvironmentName(image string) string {
-	sum := sha256.Sum256([]byte(strings.Join([]string{p.Spec.Instance, image, p.Spec.Environment, p.User.String()}, "\x00")))
+	parts := []string{p.Spec.Instance, image, p.Spec.Environment, p.User.String()}
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:16])
 }
 
 // EnvironmentLabels returns the labels of the installed environment of a sandbox with these labels.
 func EnvironmentLabels(r *Record, sandbox map[string]string, now time.Time) map[string]string {
 	return map[string]string{
-		backend.LabelRole: backend.RoleEnvironment, backend.LabelInstance: sandbox[backend.LabelInstance], backend.LabelRecipe: r.Recipe,
-		backend.LabelImage: r.Image, backend.LabelCreated: now.UTC().Format(time.RFC3339Nano),
+		backend.LabelRole: backend.RoleEnvironment, backend.LabelInstance: sandbox[backend.LabelInstance],
+		backend.LabelRecipe: r.Recipe, backend.LabelImage: r.Image,
+		backend.LabelCreated: now.UTC().Format(time.RFC3339Nano),
 	}
 }
 
@@ -30,7 +32,8 @@ func DescribeEnvironment(name, instance string, labels map[string]string) (backe
 	e := backend.Environment{Name: name, Recipe: labels[backend.LabelRecipe], Image: labels[backend.LabelImage]}
 	var err error
 	e.Created, err = time.Parse(time.RFC3339Nano, labels[backend.LabelCreated])
-	return e, err == nil && labels[backend.LabelRole] == backend.RoleEnvironment && labels[backend.LabelInstance] == instance
+	own := labels[backend.LabelRole] == backend.RoleEnvironment && labels[backend.LabelInstance] == instance
+	return e, err == nil && own
 }
 
 // NoEnvironment returns the error for a sandbox whose environment does not exist.

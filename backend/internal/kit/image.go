@@ -54,7 +54,8 @@ func dangerous(p string) bool {
 		}
 	}
 	switch p {
-	case "/", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64", "/usr/local", "/etc":
+	case "/", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64",
+		"/usr/local", "/etc":
 		return true
 	}
 	return strings.HasPrefix(p, "/etc/")

@@ -20,7 +20,10 @@ const maxMounts = 32
 // heldTargets returns the sandbox's own paths. A mount must not cover these paths, their contents, or their parent
 // directories.
 func heldTargets() []string {
-	return []string{backend.Workdir, embed.Dir, backend.EnvironmentDir, backend.NodeModulesLink, "/tmp", "/proc", "/sys", "/dev", "/run", "/var/run"}
+	return []string{
+		backend.Workdir, embed.Dir, backend.EnvironmentDir, backend.NodeModulesLink,
+		"/tmp", "/proc", "/sys", "/dev", "/run", "/var/run",
+	}
 }
 
 // heldSources returns the host paths forbidden in every sandbox. A process with write access to them, or to a socket in
@@ -88,9 +91,9 @@ func checkSource(m backend.Mount, dir string, held ...string) error {
 	return nil
 }
 
-// ResolveMounts replaces the sources of the plan's mounts with their targets, if they are symbolic links, and checks
-// them. held lists directories of the driver; they may not be mounted. If skip is not nil and returns true for a source,
-// ResolveMounts leaves this source to the engine.
+// ResolveMounts resolves the symbolic links in the sources of the plan's mounts, and checks the results. held lists
+// directories of the driver; they may not be mounted. If skip is not nil and returns true for a source, ResolveMounts
+// leaves this source to the engine.
 func (p *Plan) ResolveMounts(skip func(dir string) bool, held ...string) error {
 	keys, err := filepath.Glob("/home/*/.ssh")
 	if err != nil {

@@ -32,8 +32,8 @@ type Record struct {
 // Record returns the record of a planned sandbox. e is the enforcement of the workspace limit.
 func (p *Plan) Record(e backend.Enforcement) Record {
 	return Record{
-		Image: p.Spec.Image, User: p.User.String(), Root: p.Spec.Root, Network: p.Spec.Network, Limits: p.Spec.Limits, Workspace: e,
-		RootBytes: p.Root, Ephemeral: p.Spec.Ephemeral, OrphanTimeout: p.Spec.OrphanTimeout,
+		Image: p.Spec.Image, User: p.User.String(), Root: p.Spec.Root, Network: p.Spec.Network, Limits: p.Spec.Limits,
+		Workspace: e, RootBytes: p.Root, Ephemeral: p.Spec.Ephemeral, OrphanTimeout: p.Spec.OrphanTimeout,
 		Isolation: p.Isolation, Recipe: p.Spec.Environment, Mounts: p.Spec.Mounts,
 	}
 }
@@ -97,8 +97,8 @@ func (r *Record) Info(labels, user map[string]string) backend.Info {
 	return info
 }
 
-// Select returns the sandboxes matching a filter, oldest first, in the form of [backend.SandboxBackend.List]. It changes
-// infos.
+// Select returns the sandboxes matching a filter, oldest first, in the form of [backend.SandboxBackend.List]. It
+// changes infos.
 func Select(infos []backend.Info, f backend.Filter) []backend.Info {
 	infos = slices.DeleteFunc(infos, func(i backend.Info) bool { return !matches(f, &i) })
 	for i := range infos {

@@ -140,7 +140,8 @@ func checkSpec(s backend.Spec) error {
 		return fmt.Errorf("pull policy %.40q: %w", s.Pull, backend.ErrInvalid)
 	case s.Environment != "" && !recipes.MatchString(s.Environment), s.Building && s.Environment == "":
 		return fmt.Errorf("environment %.70q is not 32 to 64 hexadecimal digits: %w", s.Environment, backend.ErrInvalid)
-	case s.Fork != nil && (!IsSessionID(s.Fork.SessionID) || s.Fork.SessionID == s.ID || backend.CheckSnapshotName(s.Fork.Snapshot) != nil || s.Building):
+	case s.Fork != nil && (!IsSessionID(s.Fork.SessionID) || s.Fork.SessionID == s.ID ||
+		backend.CheckSnapshotName(s.Fork.Snapshot) != nil || s.Building):
 		return fmt.Errorf("fork of snapshot %.80q: %w", s.Fork.Snapshot, backend.ErrInvalid)
 	case s.OrphanTimeout < 0:
 		return fmt.Errorf("orphan timeout %v: %w", s.OrphanTimeout, backend.ErrInvalid)

@@ -259,8 +259,10 @@ func assembleCondition(c specs.LinuxSeccompArg, behind int) ([]bpf.Instruction, 
 			low, bpf.JumpIf{Cond: bpf.JumpLessThan, Val: lo, SkipFalse: skip}}, nil
 	case specs.OpMaskedEqual: // Value is the mask, ValueTwo the expected result
 		return []bpf.Instruction{
-			high, bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: hi}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(c.ValueTwo >> 32), SkipFalse: skip + 3},
-			low, bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: lo}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(c.ValueTwo), SkipFalse: skip}}, nil
+			high, bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: hi},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(c.ValueTwo >> 32), SkipFalse: skip + 3},
+			low, bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: lo},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(c.ValueTwo), SkipFalse: skip}}, nil
 	}
 	return nil, fmt.Errorf("seccomp: unknown condition %s", c.Op)
 }

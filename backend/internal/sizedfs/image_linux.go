@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -49,9 +48,10 @@ func format(ctx context.Context, f *os.File, path string, s Spec) error {
 	if err := f.Truncate(total); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, program, "-q", "-F", "-t", "ext4", "-b", strconv.FormatInt(block, 10), "-m", "0",
-		"-N", strconv.FormatInt(s.inodes(), 10), "-I", strconv.Itoa(inodeBytes), "-J", fmt.Sprintf("size=%d", journal*block>>20),
-		"-O", "metadata_csum,^resize_inode", "-E", fmt.Sprintf("lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=%d:%d", s.UID, s.GID), path)
+	extended := fmt.Sprintf("lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=%d:%d", s.UID, s.GID)
+	cmd := exec.CommandContext(ctx, program, "-q", "-F", "-t", "ext4", "-b", fmt.Sprint(block), "-m", "0",
+		"-N", fmt.Sprint(s.inodes()), "-I", fmt.Sprint(inodeBytes), "-J", fmt.Sprintf("size=%d", journal*block>>20),
+		"-O", "metadata_csum,^resize_inode", "-E", extended, path)
 	cmd.Env = []string{"PATH=/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL=C"}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		if ctx.Err() != nil {
@@ -111,7 +111,8 @@ func Mount(file string) (root int, err error) {
 	if err != nil {
 		return -1, fmt.Errorf("mounting: %w", err)
 	}
-	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|unix.MOUNT_ATTR_NOATIME)
+	const attributes = unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_NOATIME
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attributes)
 	if err != nil {
 		return -1, fmt.Errorf("mounting: %w", err)
 	}

@@ -50,7 +50,8 @@ func attachFree(control int, f *os.File) (*os.File, error) {
 	path := fmt.Sprintf("/dev/loop%d", n)
 	dev, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) { // /dev is not a devtmpfs
-		if err = unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(7, uint32(n)))); err == nil || errors.Is(err, unix.EEXIST) {
+		err = unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(7, uint32(n))))
+		if err == nil || errors.Is(err, unix.EEXIST) {
 			dev, err = os.OpenFile(path, os.O_RDWR, 0)
 		}
 	}

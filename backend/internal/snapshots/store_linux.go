@@ -137,7 +137,7 @@ func (w *Workspace) add(ctx context.Context, name string, fill func(dir string) 
 		err = fill(tmp)
 	}
 	if err == nil {
-		err = unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, w.path(name), unix.RENAME_NOREPLACE)
+		err = host.RenameNew(tmp, w.path(name))
 	}
 	if err != nil {
 		err = errors.Join(classed(err), host.RemoveTree(context.WithoutCancel(ctx), tmp))

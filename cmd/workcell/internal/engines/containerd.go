@@ -23,8 +23,9 @@ func (s Set) containerd() Engine {
 				return nil, err
 			}
 			return asBackend(containerd.New(ctx, &containerd.Options{
-				Address: s.containerdAddress(), Namespace: s.Env.Get("CONTAINERD_NAMESPACE"), Snapshotter: s.Env.Get("CONTAINERD_SNAPSHOTTER"),
-				StateDir: dir, ConfigDir: s.dockerConfigDir(), Logger: s.Logger, Patience: patience,
+				Address: s.containerdAddress(), Namespace: s.Env.Get("CONTAINERD_NAMESPACE"),
+				Snapshotter: s.Env.Get("CONTAINERD_SNAPSHOTTER"),
+				StateDir:    dir, ConfigDir: s.dockerConfigDir(), Logger: s.Logger, Patience: patience,
 			}))
 		},
 		Absent: func(ctx context.Context) string { return socketProblem(ctx, s.containerdAddress()) },

@@ -162,7 +162,8 @@ func isHere(address string) bool {
 func (s Set) Environ() ([]string, error) {
 	var vars []string
 	for _, name := range []string{
-		"PATH", "HOME", "TMPDIR", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_API_VERSION",
+		"PATH", "HOME", "TMPDIR", "XDG_STATE_HOME", "XDG_RUNTIME_DIR",
+		"DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_API_VERSION",
 		"CONTAINERD_ADDRESS", "CONTAINERD_NAMESPACE", "CONTAINERD_SNAPSHOTTER",
 		"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT",
 		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSH_AUTH_SOCK",

@@ -37,7 +37,8 @@ func (s Set) kubernetes() Engine {
 		},
 		Absent: func(context.Context) string { return "" },
 		Fix: func(error) string {
-			return "set KUBECONFIG to a cluster's file, and kubernetes.context and kubernetes.namespace to a namespace where this user has the Role from docs/operations/kubernetes.md"
+			return "set KUBECONFIG to a cluster's file, and kubernetes.context and kubernetes.namespace to a namespace " +
+				"where this user has the Role from docs/operations/kubernetes.md"
 		},
 		at: func() string {
 			server, namespace, err := kubernetes.Locate(s.kubernetesOptions())
