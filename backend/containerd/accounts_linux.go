@@ -26,7 +26,7 @@ func (b *driver) accountsOf(ctx context.Context, r *record, mounts []mount.Mount
 	found := kit.NoAccounts()
 	err = inPrivateMount(b.state.empty(), mounts, func(root *os.Root) error { return found.Read(root) })
 	if errors.Is(err, backend.ErrInvalid) {
-		return nil, fmt.Errorf("containerd: image %s: %w", familiar(r.image), err)
+		return nil, fmt.Errorf("containerd: image %s: %w", kit.Familiar(r.image), err)
 	}
 	if err != nil {
 		return nil, b.calls.Fail(ctx, "read the users of the image", err)

@@ -143,7 +143,7 @@ func (b *driver) isRemoved(ctx context.Context, id string) bool {
 	if err != nil {
 		return errors.Is(err, backend.ErrNotFound)
 	}
-	return res.State != nil && (res.State.Dead || res.State.Status == container.StateRemoving)
+	return res.State.Dead || res.State.Status == container.StateRemoving
 }
 
 func (c *creation) createContainer(ctx context.Context) error {
@@ -221,7 +221,7 @@ func (c *creation) verify(ctx context.Context) (backend.Info, error) {
 	} else if !same {
 		return backend.Info{}, fmt.Errorf("docker: image %s changed while it was used: %w", c.p.Image, backend.ErrImage)
 	}
-	if res.State == nil || !res.State.Running {
+	if !res.State.Running {
 		return backend.Info{}, fmt.Errorf("docker: the sandbox exited immediately after its start: %w", backend.ErrLost)
 	}
 	if err := c.b.guardNetwork(ctx, res); err != nil {

@@ -141,15 +141,22 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 // removeContainer removes a running or stopped container and waits until it is removed. It also waits for a concurrent
 // removal.
 func (b *driver) removeContainer(ctx context.Context, id string) error {
+	remove := func(ctx context.Context) error {
+		return b.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+	}
+	// A conflict is another removal or a start.
+	return b.remove(ctx, "remove container", remove, func() error { return nil })
+}
+
+// remove calls f until the object is removed. If the object is in use, remove calls conflict before the next attempt.
+func (b *driver) remove(ctx context.Context, what string, f func(context.Context) error, conflict func() error) error {
 	return b.calls.Retry(ctx, func() (bool, error) {
-		err := b.calls.Do(ctx, "remove container", func(ctx context.Context) error {
-			return b.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
-		})
+		err := b.calls.Do(ctx, what, f)
 		switch {
 		case errors.Is(err, backend.ErrNotFound):
 			return true, nil
-		case errors.Is(err, backend.ErrExists): // conflicts with another removal or with a start
-			return false, err
+		case errors.Is(err, backend.ErrExists):
+			return false, errors.Join(err, conflict())
 		}
 		return true, err
 	})

@@ -88,10 +88,7 @@ func (b *driver) listContainers(ctx context.Context, filter ...filters.KeyValueP
 func describeContainer(res container.InspectResponse) backend.Info {
 	info := describeLabels(res.Config.Labels)
 	info.ID, info.ImageID = res.ID, res.Image
-	info.State = backend.StateGone
-	if res.State != nil {
-		info.State, info.OOMKilled = state(res.State.Status), res.State.OOMKilled
-	}
+	info.State, info.OOMKilled = state(res.State.Status), res.State.OOMKilled
 	return info
 }
 

@@ -88,18 +88,8 @@ func (b *driver) prepareWorkspace(ctx context.Context, p *plan) (remove func(con
 
 // removeWorkspace deletes a volume. It first removes the volume's helper containers.
 func (b *driver) removeWorkspace(ctx context.Context, name volumeName) error {
-	return b.calls.Retry(ctx, func() (bool, error) {
-		err := b.calls.Do(ctx, "remove workspace", func(ctx context.Context) error {
-			return b.api.VolumeRemove(ctx, string(name), true)
-		})
-		switch {
-		case errors.Is(err, backend.ErrNotFound):
-			return true, nil
-		case errors.Is(err, backend.ErrExists): // in use
-			return false, errors.Join(err, b.removeInits(ctx, name))
-		}
-		return true, err
-	})
+	remove := func(ctx context.Context) error { return b.api.VolumeRemove(ctx, string(name), true) }
+	return b.remove(ctx, "remove workspace", remove, func() error { return b.removeInits(ctx, name) })
 }
 
 // removeTerminals removes the terminal volumes of a workspace's earlier containers, if these were removed without their

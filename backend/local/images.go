@@ -38,13 +38,9 @@ func programs() map[string]program {
 	}
 }
 
-// resolveImage returns the program of a reference. It does not check whether the program is installed.
+// resolveImage returns the program of a full reference. It does not check whether the program is installed.
 func resolveImage(ref string) (program, error) {
-	full, err := backend.NormalizeImage(ref)
-	if err != nil {
-		return program{}, err
-	}
-	named, err := reference.ParseNormalizedNamed(full)
+	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
 		return program{}, fmt.Errorf("local: image reference: %v: %w", err, backend.ErrInvalid)
 	}

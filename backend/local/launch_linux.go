@@ -1,6 +1,7 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -131,24 +131,18 @@ func (l *launching) close() { _ = errors.Join(l.config.Close(), l.status.Close()
 
 // explain returns the error for the output of a launcher.
 func (l *launching) explain(said []byte) error {
-	dec := json.NewDecoder(strings.NewReader(string(said)))
-	n := 0
-	for {
+	dec := json.NewDecoder(bytes.NewReader(said))
+	for n := 0; ; n++ {
 		var r launch.Report
-		err := dec.Decode(&r)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
+		switch err := dec.Decode(&r); {
+		case errors.Is(err, io.EOF) && n == 0:
+			return fmt.Errorf("local: the sandbox's process exited during setup: %w", backend.ErrLost)
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
 			return fmt.Errorf("local: unexpected response from the launcher: %w", backend.ErrProtocol)
-		}
-		if r.Isolation != "" {
+		case r.Isolation != "":
 			return l.reportError(r)
 		}
-		n++
 	}
-	if n == 0 {
-		return fmt.Errorf("local: the sandbox's process exited during setup: %w", backend.ErrLost)
-	}
-	return nil
 }

@@ -75,14 +75,19 @@ func NewPlan(driver string, s backend.Spec, images *backend.ImagePolicy, options
 
 // shortName returns the short form of a full reference, unless engines would take the short form for an image ID.
 func shortName(ref string) string {
+	if short := Familiar(ref); !strings.HasPrefix(short, "sha256:") && strings.ContainsAny(short, ":@") {
+		return short
+	}
+	return ref
+}
+
+// Familiar returns the short form of a reference, for display.
+func Familiar(ref string) string {
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
 		return ref
 	}
-	if short := reference.FamiliarString(named); !strings.HasPrefix(short, "sha256:") && strings.ContainsAny(short, ":@") {
-		return short
-	}
-	return ref
+	return reference.FamiliarString(named)
 }
 
 // Supports returns an error if an engine with these capabilities, on a host of this architecture, cannot run the plan.

@@ -64,9 +64,6 @@ func Program(t Target) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("seccomp: %w", err)
 	}
-	if len(raw) > maxInstructions {
-		return nil, fmt.Errorf("seccomp: a filter of %d instructions, the kernel takes %d", len(raw), maxInstructions)
-	}
 	out := make([]byte, 0, 8*len(raw))
 	for _, r := range raw { // amd64 and arm64 are both little-endian
 		out = binary.LittleEndian.AppendUint16(out, r.Op)
@@ -75,8 +72,6 @@ func Program(t Target) ([]byte, error) {
 	}
 	return out, nil
 }
-
-const maxInstructions = 4096
 
 // Instructions returns the filter as a list of instructions.
 func Instructions(t Target) ([]bpf.Instruction, error) {

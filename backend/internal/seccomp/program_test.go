@@ -46,8 +46,8 @@ func simulate(t testing.TB, arch string) simulator {
 	must(t, err)
 	// The virtual machine only accepts package bpf's instruction types. Assembling the raw form proves that the kernel's
 	// form exists.
-	if _, err := bpf.Assemble(insns); err != nil {
-		t.Fatal(err)
+	if raw, err := bpf.Assemble(insns); err != nil || len(raw) > 4096 { // the kernel's limit
+		t.Fatalf("%d instructions: %v", len(raw), err)
 	}
 	vm, err := bpf.NewVM(insns)
 	must(t, err)
