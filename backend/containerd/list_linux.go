@@ -66,9 +66,8 @@ func (b *driver) listContainers(ctx context.Context, what, filter string) ([]con
 
 // tasks returns the main processes of all containers in the driver's namespace.
 func (b *driver) tasks(ctx context.Context) (map[string]*apitask.Process, error) {
-	res, err := kit.Call(ctx, b.calls, "list tasks", func(ctx context.Context) (*tasks.ListTasksResponse, error) {
-		return b.api.TaskService().List(ctx, &tasks.ListTasksRequest{})
-	})
+	all := kit.WithoutOptions(b.api.TaskService().List, &tasks.ListTasksRequest{})
+	res, err := kit.Call(ctx, b.calls, "list tasks", all)
 	out := map[string]*apitask.Process{}
 	for _, p := range res.GetTasks() {
 		out[p.GetID()] = p

@@ -47,10 +47,8 @@ func (b *driver) startTask(ctx context.Context, r *record, mounts []mount.Mount,
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	_, err = kit.Finish(ctx, b.calls, "start sandbox", func(ctx context.Context) (*tasks.StartResponse, error) {
-		return b.api.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: r.id})
-	})
-	if err != nil {
+	start := kit.WithoutOptions(b.api.TaskService().Start, &tasks.StartRequest{ContainerID: r.id})
+	if _, err = kit.Finish(ctx, b.calls, "start sandbox", start); err != nil {
 		return err
 	}
 	return r.markStarted()
@@ -67,9 +65,7 @@ func (b *driver) createTask(ctx context.Context, r *record, mounts []mount.Mount
 	}
 	began := time.Now()
 	return b.calls.Retry(ctx, func() (bool, error) {
-		_, err := kit.Finish(ctx, b.calls, "make sandbox", func(ctx context.Context) (*tasks.CreateTaskResponse, error) {
-			return b.api.TaskService().Create(ctx, req)
-		})
+		_, err := kit.Finish(ctx, b.calls, "make sandbox", kit.WithoutOptions(b.api.TaskService().Create, req))
 		switch {
 		case kit.Unexplained(err):
 			// containerd may still be cleaning up an earlier, failed task of this name, for example because the requesting
@@ -89,9 +85,8 @@ func (b *driver) createTask(ctx context.Context, r *record, mounts []mount.Mount
 
 // task returns the main process of a sandbox, or ErrNotFound if it has none.
 func (b *driver) task(ctx context.Context, id string) (*apitask.Process, error) {
-	res, err := kit.Call(ctx, b.calls, "inspect sandbox", func(ctx context.Context) (*tasks.GetResponse, error) {
-		return b.api.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
-	})
+	get := kit.WithoutOptions(b.api.TaskService().Get, &tasks.GetRequest{ContainerID: id})
+	res, err := kit.Call(ctx, b.calls, "inspect sandbox", get)
 	return res.GetProcess(), err
 }
 
@@ -100,14 +95,12 @@ func (b *driver) deleteTask(ctx context.Context, r *record) error {
 	if err := b.Thaw(ctx, r); err != nil {
 		return err
 	}
+	remove := kit.WithoutOptions(b.api.TaskService().Delete, &tasks.DeleteTaskRequest{ContainerID: r.id})
 	var begin time.Time // start of the time bounded by endWait
 	return b.calls.Retry(ctx, func() (bool, error) {
 		err := b.killTask(ctx, r.id)
 		if err == nil {
-			err = b.calls.Do(ctx, "delete task", func(ctx context.Context) error {
-				_, err := b.api.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: r.id})
-				return err
-			})
+			_, err = kit.Call(ctx, b.calls, "delete task", remove)
 		}
 		switch {
 		case err == nil, errors.Is(err, backend.ErrNotFound):
@@ -128,10 +121,8 @@ const endWait = 5 * time.Second
 // killTask kills the main process and thereby all processes in its PID namespace. It waits for a while until they exit.
 func (b *driver) killTask(ctx context.Context, id string) error {
 	svc := b.api.TaskService()
-	err := b.calls.Do(ctx, "kill sandbox", func(ctx context.Context) error {
-		_, err := svc.Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(unix.SIGKILL)})
-		return err
-	})
+	kill := kit.WithoutOptions(svc.Kill, &tasks.KillRequest{ContainerID: id, Signal: uint32(unix.SIGKILL)})
+	_, err := kit.Call(ctx, b.calls, "kill sandbox", kill)
 	if errors.Is(err, backend.ErrNotFound) { // no task, or it has exited
 		return nil
 	}
@@ -145,9 +136,8 @@ func (b *driver) killTask(ctx context.Context, id string) error {
 	}
 	wctx, cancel := context.WithTimeout(ctx, killWait)
 	defer cancel()
-	_, err = kit.Call(wctx, b.calls, "await the sandbox's exit", func(ctx context.Context) (*tasks.WaitResponse, error) {
-		return svc.Wait(ctx, &tasks.WaitRequest{ContainerID: id})
-	})
+	wait := kit.WithoutOptions(svc.Wait, &tasks.WaitRequest{ContainerID: id})
+	_, err = kit.Call(wctx, b.calls, "await the sandbox's exit", wait)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		// A frozen process does not exit.
 		return b.calls.Do(ctx, "resume sandbox", func(ctx context.Context) error {

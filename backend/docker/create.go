@@ -183,9 +183,7 @@ func (b *driver) createContainer(ctx context.Context, what, name string, config 
 // startContainer fills the volume again.
 func (b *driver) startContainer(ctx context.Context, id string) error {
 	start := func() error {
-		return b.calls.Do(ctx, "start container", func(ctx context.Context) error {
-			return b.api.ContainerStart(ctx, id, container.StartOptions{})
-		})
+		return b.calls.Do(ctx, "start container", kit.Bind(b.api.ContainerStart, id, container.StartOptions{}))
 	}
 	err := start()
 	if err == nil || ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) ||

@@ -51,7 +51,5 @@ func (b *driver) ImageID(ctx context.Context, ref string) (string, error) {
 }
 
 func (b *driver) lookUp(ctx context.Context, ref string) (imagetypes.InspectResponse, error) {
-	return kit.Call(ctx, b.calls, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
-		return b.api.ImageInspect(ctx, ref)
-	})
+	return kit.Call(ctx, b.calls, "inspect image", kit.WithoutOptions(b.api.ImageInspect, ref))
 }

@@ -82,9 +82,7 @@ func (b *driver) Stop(ctx context.Context, id string) error {
 }
 
 func (b *driver) stopContainer(ctx context.Context, id string) error {
-	return b.calls.Do(ctx, "stop container", func(ctx context.Context) error {
-		return b.api.ContainerStop(ctx, id, container.StopOptions{Timeout: new(0)})
-	})
+	return b.calls.Do(ctx, "stop container", kit.Bind(b.api.ContainerStop, id, container.StopOptions{Timeout: new(0)}))
 }
 
 // Remove stops a sandbox and deletes it.
@@ -141,9 +139,7 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 // removeContainer removes a running or stopped container and waits until it is removed. It also waits for a concurrent
 // removal.
 func (b *driver) removeContainer(ctx context.Context, id string) error {
-	remove := func(ctx context.Context) error {
-		return b.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
-	}
+	remove := kit.Bind(b.api.ContainerRemove, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
 	// A conflict is another removal or a start.
 	return b.remove(ctx, "remove container", remove, func() error { return nil })
 }

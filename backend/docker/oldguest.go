@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // removeOldGuests removes unused volumes of other guest versions after the grace period. The first use of a version
@@ -20,10 +21,7 @@ func (b *driver) removeOldGuests(ctx context.Context) {
 		if v.Name != namePre+"guest-"+version || current || timeErr != nil || time.Since(made) < b.guest.grace {
 			continue
 		}
-		err := b.calls.Do(ctx, "remove guest", func(ctx context.Context) error {
-			return b.api.VolumeRemove(ctx, v.Name, false)
-		})
-		if err == nil {
+		if b.calls.Do(ctx, "remove guest", kit.Bind(b.api.VolumeRemove, v.Name, false)) == nil {
 			b.log.Info("docker: removed a guest agent of another version", "volume", v.Name)
 		}
 	}

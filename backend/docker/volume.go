@@ -88,7 +88,7 @@ func (b *driver) prepareWorkspace(ctx context.Context, p *plan) (remove func(con
 
 // removeWorkspace deletes a volume. It first removes the volume's helper containers.
 func (b *driver) removeWorkspace(ctx context.Context, name volumeName) error {
-	remove := func(ctx context.Context) error { return b.api.VolumeRemove(ctx, string(name), true) }
+	remove := kit.Bind(b.api.VolumeRemove, string(name), true)
 	return b.remove(ctx, "remove workspace", remove, func() error { return b.removeInits(ctx, name) })
 }
 

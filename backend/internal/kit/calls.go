@@ -180,6 +180,18 @@ func With[A, T any](method func(context.Context, A) (T, error), arg A) func(cont
 	return func(ctx context.Context) (T, error) { return method(ctx, arg) }
 }
 
+// WithoutOptions is like With, for a method with options. It passes none.
+func WithoutOptions[A, O, T any](
+	method func(context.Context, A, ...O) (T, error), arg A,
+) func(context.Context) (T, error) {
+	return func(ctx context.Context) (T, error) { return method(ctx, arg) }
+}
+
+// Bind binds two arguments to a method without a result, to pass the method to Do.
+func Bind[A, B any](method func(context.Context, A, B) error, a A, b B) func(context.Context) error {
+	return func(ctx context.Context) error { return method(ctx, a, b) }
+}
+
 // Finish is like Call, for a request completed by the engine even if the caller gives up. Finish waits for the engine's
 // response to allow the caller to remove the created object. If ctx ended, Finish returns the created object together
 // with the context's error.

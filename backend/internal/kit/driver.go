@@ -129,9 +129,7 @@ func (d *Driver) Stop(ctx context.Context, id string) error {
 
 // Remove stops a sandbox and deletes it. If the workspace is kept, a later Create for the same session uses it again.
 func (d *Driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
-	return d.admit(ctx, telemetry.SpanDriverRemove, func(ctx context.Context) error {
-		return d.engine.Remove(ctx, id, opts)
-	})
+	return d.admit(ctx, telemetry.SpanDriverRemove, Bind(d.engine.Remove, id, opts))
 }
 
 // Dial opens a new stream to the guest agent.
@@ -167,7 +165,7 @@ func (d *Driver) HasWorkspace(ctx context.Context, instance, sessionID string) (
 
 // RemoveWorkspace deletes the workspace of a session without a sandbox.
 func (d *Driver) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
-	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveWorkspace(ctx, instance, sessionID) })
+	return d.admit(ctx, "", Bind(d.engine.RemoveWorkspace, instance, sessionID))
 }
 
 // CommitEnvironment saves the installed files of a sandbox as an environment.
@@ -188,7 +186,7 @@ func (d *Driver) Environments(ctx context.Context, instance string) ([]backend.E
 
 // RemoveEnvironment removes an environment by name.
 func (d *Driver) RemoveEnvironment(ctx context.Context, instance, name string) error {
-	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveEnvironment(ctx, instance, name) })
+	return d.admit(ctx, "", Bind(d.engine.RemoveEnvironment, instance, name))
 }
 
 // Snapshot saves the files of a workspace.
@@ -214,19 +212,17 @@ func (d *Driver) CopySnapshot(ctx context.Context, id string, from backend.ForkO
 	if !IsSessionID(from.SessionID) {
 		return fmt.Errorf("%s: session ID %.140q: %w", d.Name(), from.SessionID, backend.ErrInvalid)
 	}
-	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.CopySnapshot(ctx, id, from) })
+	return d.admit(ctx, "", Bind(d.engine.CopySnapshot, id, from))
 }
 
 // RemoveSnapshot deletes a snapshot.
 func (d *Driver) RemoveSnapshot(ctx context.Context, id, name string) error {
-	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveSnapshot(ctx, id, name) })
+	return d.admit(ctx, "", Bind(d.engine.RemoveSnapshot, id, name))
 }
 
 // Rollback restores a workspace from a snapshot.
 func (d *Driver) Rollback(ctx context.Context, id, name string) error {
-	return d.admit(ctx, telemetry.SpanDriverRollback, func(ctx context.Context) error {
-		return d.engine.Rollback(ctx, id, name)
-	})
+	return d.admit(ctx, telemetry.SpanDriverRollback, Bind(d.engine.Rollback, id, name))
 }
 
 // Capabilities returns the enforceable features of the engine, as detected when the driver was created. The first call
