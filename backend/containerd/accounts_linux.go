@@ -15,33 +15,33 @@ import (
 
 // accountsOf returns accounts with the sandbox's user, or nil if it needs none. It reads the root before the sandbox's
 // first task to avoid files of commands, because other sandboxes of the image get the same accounts.
-func (b *driver) accountsOf(ctx context.Context, r *record, mounts []mount.Mount) (*kit.Accounts, error) {
+func (b *driver) accountsOf(ctx context.Context, r *record, mounts []mount.Mount) (kit.Accounts, error) {
 	user, err := r.owner()
 	if err != nil || !kit.NamesUser(user, r.config.Root) || host.Exists(r.state().file(r.id, "passwd")) {
 		return nil, err
 	}
 	if of, known := b.accounts.Load(r.config.Parent); known {
-		return of.(*kit.Accounts).With(user), nil
+		return of.(kit.Accounts).With(user), nil
 	}
 	found := kit.NoAccounts()
 	err = inPrivateMount(b.state.empty(), mounts, func(root *os.Root) error { return found.Read(root) })
 	if errors.Is(err, backend.ErrInvalid) {
-		return nil, fmt.Errorf("containerd: image %s: %w", kit.Familiar(r.image), err)
+		return nil, fmt.Errorf("containerd: image %s: %w", familiar(r.image), err)
 	}
 	if err != nil {
 		return nil, b.calls.Fail(ctx, "read the users of the image", err)
 	}
-	b.accounts.Store(r.config.Parent, &found)
+	b.accounts.Store(r.config.Parent, found)
 	return found.With(user), nil
 }
 
 // writeAccounts writes the account files for the sandbox's mounts.
-func writeAccounts(r *record, accounts *kit.Accounts) error {
+func writeAccounts(r *record, accounts kit.Accounts) error {
 	if accounts == nil {
 		return nil
 	}
 	for _, name := range kit.AccountFiles() {
-		err := os.WriteFile(r.state().file(r.id, name), accounts.Of(name), 0o644) //nolint:gosec // the sandbox reads it
+		err := os.WriteFile(r.state().file(r.id, name), accounts[name], 0o644) //nolint:gosec // the sandbox reads it
 		if err != nil {
 			return stateError("make files", err)
 		}

@@ -38,11 +38,11 @@ type driver struct {
 	log    *slog.Logger
 	engine engine
 	state  stateDir
-	sizing *kit.Sizing
+	sizing func(context.Context) (backend.Enforcement, error)
 
 	calls    *kit.Calls
 	pulls    *kit.Pulls
-	accounts sync.Map // *kit.Accounts of images, by the chain id of their layers
+	accounts sync.Map // kit.Accounts of images, by the chain id of their layers
 	images   sync.Map // *image by the digest of its manifest: content never changes
 
 	known sync.Map // *record by ID, of sandboxes of this driver; records are immutable
@@ -97,7 +97,7 @@ func (b *driver) applyDefaults() error {
 	b.log = o.Logger
 	o.Address = cmp.Or(o.Address, DefaultAddress)
 	o.Namespace = cmp.Or(o.Namespace, DefaultNamespace)
-	o.OCIRuntime = cmp.Or(o.OCIRuntime, DefaultOCIRuntime)
+	o.OCIRuntime = cmp.Or(o.OCIRuntime, "runc")
 	o.StateDir = cmp.Or(o.StateDir, DefaultStateDir)
 	o.CgroupParent = cmp.Or(o.CgroupParent, "/"+o.Namespace)
 	if !filepath.IsAbs(o.StateDir) {

@@ -145,7 +145,7 @@ func (b *driver) only(ctx context.Context, r *record) error {
 
 // materialize creates the missing objects of a record: snapshot, files, control groups, and workspace.
 func (b *driver) materialize(ctx context.Context, r *record) (mounts []mount.Mount, workspace bool, err error) {
-	var accounts *kit.Accounts
+	var accounts kit.Accounts
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		var err error
@@ -181,7 +181,7 @@ func (b *driver) prepareSnapshot(ctx context.Context, r *record) ([]mount.Mount,
 	case errors.Is(err, backend.ErrExists):
 		return kit.Call(ctx, b.calls, "find snapshot", kit.With(s.Mounts, r.id))
 	case errors.Is(err, backend.ErrNotFound):
-		return nil, fmt.Errorf("containerd: image %s was removed during the call: %w", kit.Familiar(r.image), backend.ErrImage)
+		return nil, fmt.Errorf("containerd: image %s was removed during the call: %w", familiar(r.image), backend.ErrImage)
 	}
 	return mounts, err
 }

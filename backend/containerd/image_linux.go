@@ -57,7 +57,7 @@ func (b *driver) findImage(ctx context.Context, ref string) (*image, error) {
 
 // readImage reads and checks an image's configuration.
 func (b *driver) readImage(ctx context.Context, found images.Image) (*image, error) {
-	name := kit.Familiar(found.Name)
+	name := familiar(found.Name)
 	store := b.api.ContentStore()
 	handle := ctrd.NewImage(b.api, found)
 	desc, err := handle.Config(ctx)
@@ -106,7 +106,7 @@ func (b *driver) foreign(ctx context.Context, found images.Image) (string, bool)
 }
 
 func (b *driver) foreignText(found images.Image, system, arch string) string {
-	return fmt.Sprintf("%s is for %.40s/%.40s, this host runs linux/%s", kit.Familiar(found.Name), system, arch, b.engine.arch)
+	return fmt.Sprintf("%s is for %.40s/%.40s, this host runs linux/%s", familiar(found.Name), system, arch, b.engine.arch)
 }
 
 // unpack unpacks the layers of an image as a snapshot, unless they are already unpacked.
@@ -123,7 +123,7 @@ func (b *driver) unpack(ctx context.Context, found images.Image, img *image) err
 		})
 	})
 	if errors.Is(err, backend.ErrNotFound) { // with missing layers, the image counts as missing
-		return fmt.Errorf("containerd: image %s is incomplete: %w", kit.Familiar(found.Name), backend.ErrNotFound)
+		return fmt.Errorf("containerd: image %s is incomplete: %w", familiar(found.Name), backend.ErrNotFound)
 	}
 	return err
 }

@@ -19,7 +19,8 @@ func (e *engine) resources(l backend.Limits) *specs.LinuxResources {
 		}
 	}
 	if e.caps.CPU {
-		r.CPU = &specs.LinuxCPU{Quota: new(kit.CPUQuota(l, e.cpus)), Period: new(uint64(kit.CPUPeriod))}
+		quota, period := kit.CPUQuota(l, e.cpus)
+		r.CPU = &specs.LinuxCPU{Quota: &quota, Period: new(uint64(period))}
 	}
 	if e.caps.PIDs {
 		r.Pids = &specs.LinuxPids{Limit: new(l.PIDs + kit.GuestPIDs)}

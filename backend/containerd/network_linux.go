@@ -35,7 +35,7 @@ func (o *CNIOptions) applyDefaults() error {
 		o.BinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
 	}
 	o.Bridge = cmp.Or(o.Bridge, defaultBridge)
-	o.Subnet = cmp.Or(o.Subnet, netip.MustParsePrefix(DefaultSubnet))
+	o.Subnet = cmp.Or(o.Subnet, netip.MustParsePrefix("10.89.64.0/20"))
 	if !o.Subnet.Addr().Is4() || o.Subnet.Bits() > 29 {
 		return fmt.Errorf("containerd: Options.CNI.Subnet is not an IPv4 network of at least 8 addresses: %w",
 			backend.ErrInvalid)

@@ -37,11 +37,9 @@ import (
 
 // Defaults of Options.
 const (
-	DefaultAddress    = "/run/containerd/containerd.sock"
-	DefaultNamespace  = "workcell"
-	DefaultOCIRuntime = "runc"
-	DefaultStateDir   = "/var/lib/workcell/containerd"
-	DefaultSubnet     = "10.89.64.0/20"
+	DefaultAddress   = "/run/containerd/containerd.sock"
+	DefaultNamespace = "workcell"
+	DefaultStateDir  = "/var/lib/workcell/containerd"
 )
 
 // Options configure New. A nil *Options and the zero value select the defaults.
@@ -56,7 +54,7 @@ type Options struct {
 	// available.
 	Snapshotter string
 	// OCIRuntime is the OCI runtime of sandboxes without a requested runtime. If empty, it defaults to
-	// DefaultOCIRuntime.
+	// "runc".
 	OCIRuntime string
 	// OCIRuntimes maps names of OCI runtimes to absolute paths of their programs. A name with the prefix runsc or kata
 	// means the runtime's containers have a separate kernel. "runc", "crun", and "runsc" need no entry if they are in
@@ -101,7 +99,7 @@ type CNIOptions struct {
 	// BinDirs are the directories of the plugins bridge, host-local, and firewall. If empty, BinDirs defaults to
 	// /opt/cni/bin and /usr/lib/cni. Without the plugins, bridged networks are not available.
 	BinDirs []string
-	// Subnet is the IPv4 network of bridged sandboxes. The zero value means DefaultSubnet.
+	// Subnet is the IPv4 network of bridged sandboxes. The zero value means 10.89.64.0/20.
 	Subnet netip.Prefix
 	// Bridge is the name of the bridge. If empty, it defaults to "workcell0".
 	Bridge string

@@ -78,3 +78,12 @@ func kernelNetwork(runtime string) bool {
 func ownKernel(runtime string) bool {
 	return backend.RuntimeIsolation(runtime).AtLeast(backend.IsolationKernel)
 }
+
+// familiar returns the short form of a reference, for display.
+func familiar(ref string) string {
+	named, err := reference.ParseNormalizedNamed(ref)
+	if err != nil {
+		return ref
+	}
+	return reference.FamiliarString(named)
+}

@@ -30,7 +30,7 @@ func (b *driver) enforcement(ctx context.Context, runtime string) (backend.Enfor
 	if !kernelNetwork(runtime) {
 		return backend.WorkspaceWatched, nil
 	}
-	enforcement, err := b.sizing.Enforcement(ctx)
+	enforcement, err := b.sizing(ctx)
 	return enforcement, b.calls.Settle(ctx, "inspect workspaces", stateError("create a workspace", err))
 }
 

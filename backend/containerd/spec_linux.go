@@ -37,7 +37,7 @@ func (b *driver) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 			Resources:     b.engine.resources(p.Spec.Limits),
 			Seccomp:       b.engine.seccomp,
 			MaskedPaths:   kit.MaskedPaths(b.engine.cpus),
-			ReadonlyPaths: kit.ReadonlyPaths(kit.CgroupMount),
+			ReadonlyPaths: kit.ReadonlyPaths("/sys/fs/cgroup"),
 			Sysctl: map[string]string{ // as in Docker; a network namespace makes these privileges harmless
 				"net.ipv4.ip_unprivileged_port_start": "0",
 				"net.ipv4.ping_group_range":           "0 2147483647",
@@ -98,7 +98,7 @@ func kernelMounts(l backend.Limits) []specs.Mount {
 	return []specs.Mount{
 		mount("proc", "/proc", "nosuid", "noexec", "nodev"),
 		mount("tmpfs", "/dev", "nosuid", "strictatime", "mode=755", "size=65536k"),
-		mount("devpts", "/dev/pts", strings.Split(kit.TerminalOptions(), ",")...),
+		mount("devpts", "/dev/pts", strings.Split("nosuid,noexec,gid=5,"+kit.TerminalOptions, ",")...),
 		mount("sysfs", "/sys", "nosuid", "noexec", "nodev", "ro"),
 		mount("cgroup", "/sys/fs/cgroup", "nosuid", "noexec", "nodev", "relatime", "ro"),
 		mount("mqueue", "/dev/mqueue", "nosuid", "noexec", "nodev"),

@@ -89,13 +89,12 @@ func (b *driver) installGuest(runtime string) error {
 
 // makeFiles creates a sandbox's directory and the files of /etc in it.
 func makeFiles(r *record) error {
-	dir, servers := r.state(), kit.NoNameServer
+	dir, servers := r.state(), ""
 	if r.bridged() {
 		servers = resolvConf()
 	}
 	err := os.MkdirAll(dir.sandbox(r.id), 0o700)
-	files := map[string]string{"hosts": kit.Hosts, "hostname": kit.Hostname + "\n", "resolv.conf": servers}
-	for name, text := range files {
+	for name, text := range kit.NetworkFiles(servers) {
 		if err == nil {
 			err = os.WriteFile(dir.file(r.id, name), []byte(text), 0o644) //nolint:gosec // the sandbox reads it
 		}

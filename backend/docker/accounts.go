@@ -88,10 +88,10 @@ func (b *driver) writeAccounts(ctx context.Context, p *plan, img *image) (err er
 		err = errors.Join(err, tw.WriteHeader(&h))
 	}
 	for _, name := range kit.AccountFiles() {
-		h := tar.Header{Name: path.Join(dir, name), Typeflag: tar.TypeReg, Mode: 0o444, Size: int64(len(accounts.Of(name)))}
+		h := tar.Header{Name: path.Join(dir, name), Typeflag: tar.TypeReg, Mode: 0o444, Size: int64(len(accounts[name]))}
 		werr := tw.WriteHeader(&h)
 		if werr == nil {
-			_, werr = tw.Write(accounts.Of(name))
+			_, werr = tw.Write(accounts[name])
 		}
 		err = errors.Join(err, werr)
 	}
@@ -109,27 +109,27 @@ func (b *driver) writeAccounts(ctx context.Context, p *plan, img *image) (err er
 // readAccounts reads the accounts of an image. The image may have any type of file at the paths of the accounts. Images
 // with other types than regular files are refused to avoid a hang of the engine: it opens the image's /etc/passwd to
 // start a container. For a pipe, Docker 20.10 waits forever and holds the container's lock.
-func (b *driver) readAccounts(ctx context.Context, p *plan, img *image) (*kit.Accounts, error) {
+func (b *driver) readAccounts(ctx context.Context, p *plan, img *image) (kit.Accounts, error) {
 	accounts := kit.NoAccounts()
 	h := helper{
 		labels: b.guest.of(p.engine.runtime(p.Spec)).labels(backend.RoleInit), host: quietHost(overVolumes(img)...),
 		adjust: func(c *container.Config) { c.Image = img.id },
 	}
 	err := b.withHelper(ctx, h, func(id string) error {
-		for name, to := range map[string]*[]byte{"/etc/passwd": &accounts.Passwd, "/etc/group": &accounts.Group} {
-			data, err := b.readSmall(ctx, id, name)
+		for _, file := range kit.AccountFiles() {
+			data, err := b.readSmall(ctx, id, "/etc/"+file)
 			switch {
 			case errors.Is(err, errNoFile):
-				return fmt.Errorf("docker: image %s: %s of the image %w: %w", p.Image, name[1:], err, backend.ErrInvalid)
+				return fmt.Errorf("docker: image %s: etc/%s of the image %w: %w", p.Image, file, err, backend.ErrInvalid)
 			case err != nil:
 				return err
 			case len(data) > 0:
-				*to = data
+				accounts[file] = data
 			}
 		}
 		return nil
 	})
-	return &accounts, err
+	return accounts, err
 }
 
 var errNoFile = errors.New("is not a regular file")

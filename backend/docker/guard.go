@@ -94,7 +94,9 @@ func (b *driver) hostFacts(ctx context.Context) (netguard.Facts, error) {
 
 // runGuard runs the guest agent's network mode in a helper container and returns the output. It removes the container
 // afterwards.
-func (b *driver) runGuard(ctx context.Context, network string, caps []string, mode string, arg any) (out []byte, err error) {
+func (b *driver) runGuard(
+	ctx context.Context, network string, caps []string, mode string, arg any,
+) (out []byte, err error) {
 	cmd := []string{netguard.Command, mode}
 	if arg != nil {
 		js, err := json.Marshal(arg)

@@ -127,7 +127,7 @@ func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostCo
 		CapDrop:        []string{"ALL"},
 		SecurityOpt:    security,
 		MaskedPaths:    kit.MaskedPaths(p.engine.cpus),
-		ReadonlyPaths:  kit.ReadonlyPaths(kit.CgroupMount),
+		ReadonlyPaths:  kit.ReadonlyPaths("/sys/fs/cgroup"),
 		ReadonlyRootfs: p.Spec.Root != backend.RootWritable,
 		LogConfig:      container.LogConfig{Type: "none"},
 		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
@@ -147,7 +147,7 @@ func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostCo
 func terminals(labels map[string]string) mount.Mount {
 	return mount.Mount{Type: mount.TypeVolume, Target: "/dev/pts", VolumeOptions: &mount.VolumeOptions{
 		NoCopy: true, Labels: labels, DriverConfig: &mount.Driver{Name: "local", Options: map[string]string{
-			"type": "devpts", "device": "devpts", "o": kit.TerminalOptions(),
+			"type": "devpts", "device": "devpts", "o": "nosuid,noexec,gid=5," + kit.TerminalOptions,
 		}},
 	}}
 }

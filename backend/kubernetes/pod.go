@@ -84,13 +84,13 @@ func nameUser(pod *corev1.Pod, p *plan) {
 	// These are the numbers of most images.
 	for _, entry := range []string{"daemon:x:1:", "bin:x:2:", "sys:x:3:", "mail:x:8:", "www-data:x:33:"} {
 		_, id, _ := strings.Cut(entry, ":x:")
-		accounts.Passwd = fmt.Appendf(accounts.Passwd, "%s%s:/:/usr/sbin/nologin\n", entry, id)
-		accounts.Group = fmt.Appendf(accounts.Group, "%s\n", entry)
+		accounts["passwd"] = fmt.Appendf(accounts["passwd"], "%s%s:/:/usr/sbin/nologin\n", entry, id)
+		accounts["group"] = fmt.Appendf(accounts["group"], "%s\n", entry)
 	}
 	named, main, source := accounts.With(p.User), &pod.Spec.Containers[0], &corev1.DownwardAPIVolumeSource{}
 	for _, name := range kit.AccountFiles() {
 		annotation := backend.LabelPrefix + name
-		pod.Annotations[annotation] = string(named.Of(name))
+		pod.Annotations[annotation] = string(named[name])
 		source.Items = append(source.Items, corev1.DownwardAPIVolumeFile{
 			Path: name, FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['" + annotation + "']"},
 		})

@@ -31,7 +31,7 @@ type driver struct {
 	dirs    dirs
 	machine machine
 	guest   string // directory with the guest agent's binary
-	sizing  *kit.Sizing
+	sizing  func(context.Context) (backend.Enforcement, error)
 
 	calls *kit.Calls
 }
@@ -123,7 +123,7 @@ func (b *driver) Capabilities() backend.Capabilities {
 
 // Enforcement returns the enforcement of workspace limits.
 func (b *driver) Enforcement(ctx context.Context) (backend.Enforcement, error) {
-	return b.sizing.Enforcement(ctx)
+	return b.sizing(ctx)
 }
 
 // Ping describes this host. It never fails, because no engine is involved.

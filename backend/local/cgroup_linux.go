@@ -37,7 +37,7 @@ func (c cgroups) cpu() bool    { return c.dirs["cpu"] != "" }
 
 // allControllers returns the controllers of version 1. Some hosts lack the last two.
 func allControllers() []string {
-	return append(controllers(), "cpuacct", host.FreezerController)
+	return append(controllers(), "cpuacct", "freezer")
 }
 
 // version returns "1" or "2", or "none" if this process cannot create control groups.
@@ -220,14 +220,14 @@ func (g group) settings(l backend.Limits, cpus int) [][2]string {
 	}
 	memory := l.MemoryBytes + kit.GuestMemory
 	set("pids", "pids.max", l.PIDs+kit.GuestPIDs)
-	quota := kit.CPUQuota(l, cpus)
+	quota, period := kit.CPUQuota(l, cpus)
 	if g.c.v2 {
 		set("memory", "memory.max", memory)
 		if dir := g.dir("memory"); dir != "" && host.Exists(filepath.Join(dir, "memory.swap.max")) {
 			set("memory", "memory.swap.max", 0)
 		}
 		if dir := g.dir("cpu"); dir != "" {
-			out = append(out, [2]string{filepath.Join(dir, "cpu.max"), fmt.Sprintf("%d %d", quota, kit.CPUPeriod)})
+			out = append(out, [2]string{filepath.Join(dir, "cpu.max"), fmt.Sprintf("%d %d", quota, period)})
 		}
 		return out
 	}

@@ -123,7 +123,7 @@ func (b *driver) tryIsolation(ctx context.Context) error {
 }
 
 func (b *driver) try(ctx context.Context, root backend.RootMode) error {
-	limits := b.enforceable(kit.SandboxLimits(backend.Limits{}, b.opts.Limits))
+	limits := b.enforceable(b.opts.Limits.Merge(backend.DefaultLimits()).Fit(backend.Limits{}))
 	r := &record{Record: kit.Record{Root: root, Limits: limits}, IDs: ids{User: launch.ID{UID: 1000, GID: 1000}}}
 	if b.machine.blocks {
 		r.IDs.Base = lastBlock // the block may be in use, but the trial creates no lasting files

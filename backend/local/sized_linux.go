@@ -28,7 +28,7 @@ func (b *driver) chooseEnforcement(ctx context.Context, session string) (backend
 	} else if err == nil {
 		return backend.WorkspaceSized, nil // the mount reports problems with it
 	}
-	enforcement, err := b.sizing.Enforcement(ctx)
+	enforcement, err := b.sizing(ctx)
 	if err != nil && ctx.Err() == nil {
 		err = fmt.Errorf("local: creating a workspace: %w", unavailable(err))
 	}

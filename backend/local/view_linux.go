@@ -174,10 +174,9 @@ func showDevices(c *launch.Config, r *record) {
 	} {
 		c.Links = append(c.Links, launch.Link{Path: "/dev/" + p, Target: target})
 	}
-	terminals := fmt.Sprintf("newinstance,ptmxmode=0666,mode=0620,max=%d", kit.MaxTerminals)
 	shm := kit.TmpfsOptions(r.Limits.ShmBytes, kit.User(r.IDs.User))
 	c.Mounts = append(c.Mounts,
-		launch.Mount{Type: "devpts", Target: "/dev/pts", Data: terminals},
+		launch.Mount{Type: "devpts", Target: "/dev/pts", Data: kit.TerminalOptions},
 		launch.Mount{Type: "tmpfs", Target: "/dev/shm", Data: shm},
 		launch.Mount{Type: "proc", Target: "/proc"})
 }
@@ -207,15 +206,13 @@ func (b *driver) showOwn(c *launch.Config, r *record, g group) {
 
 // makeEtc adds /etc with the sandbox's users, and the usual directories.
 func makeEtc(c *launch.Config, r *record) {
-	none := kit.NoAccounts()
-	accounts := none.With(kit.User(r.IDs.User))
-	for file, text := range map[string]string{
-		"passwd": string(accounts.Passwd), "group": string(accounts.Group), "hostname": kit.Hostname + "\n",
-		"resolv.conf": kit.NoNameServer,
-		"hosts":       kit.Hosts,
-		"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n" +
-			"protocols: files\nservices: files\n",
-	} {
+	files := kit.NetworkFiles("")
+	files["nsswitch.conf"] = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n" +
+		"protocols: files\nservices: files\n"
+	for file, text := range kit.NoAccounts().With(kit.User(r.IDs.User)) {
+		files[file] = string(text)
+	}
+	for file, text := range files {
 		c.Files = append(c.Files, launch.File{Path: filepath.Join("/etc", file), Mode: 0o644, Data: []byte(text)})
 	}
 	for _, d := range []string{"/home", "/mnt", "/opt", "/run", "/srv", "/sys", "/var", "/var/tmp"} {

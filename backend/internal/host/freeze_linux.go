@@ -18,9 +18,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// FreezerController is the version 1 controller for freezing processes.
-const FreezerController = "freezer"
-
 // freezePatience is the maximum time for the processes of a group to freeze. A process may be inside a system call to a
 // slow disk.
 const freezePatience = 5 * time.Second
@@ -43,7 +40,7 @@ func ProcessesOf(pid int, own func(group string) bool) Processes {
 	for _, group := range groups {
 		p.Seen = p.Seen || slices.ContainsFunc(strings.Split(group, "/"), own)
 	}
-	for controller, file := range map[string]string{FreezerController: "freezer.state", "": "cgroup.freeze"} {
+	for controller, file := range map[string]string{"freezer": "freezer.state", "": "cgroup.freeze"} {
 		group, ok := groups[controller]
 		if !ok || !own(filepath.Base(group)) || mounts[controller] == "" {
 			continue

@@ -2,6 +2,7 @@ package kit
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,30 +11,29 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Accounts contains the contents of /etc/passwd and /etc/group.
-type Accounts struct{ Passwd, Group []byte }
+// Accounts contains the contents of the account files in /etc, by name.
+type Accounts map[string][]byte
 
 // AccountFiles returns the names of the account files in /etc.
 func AccountFiles() []string { return []string{"passwd", "group"} }
 
-// Of returns the content of an account file.
-func (a *Accounts) Of(file string) []byte {
-	if file == "group" {
-		return a.Group
-	}
-	return a.Passwd
-}
-
 // Hostname is the host name of every sandbox.
 const Hostname = "workcell"
 
-// Hosts is /etc/hosts of a sandbox, except if the engine creates this file.
-const Hosts = "127.0.0.1\tlocalhost " + Hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+// NetworkFiles returns the contents of the files in /etc for the network, by name, for engines without such files. If
+// resolvers is empty, the sandbox has no network.
+func NetworkFiles(resolvers string) map[string]string {
+	return map[string]string{
+		"hosts":       "127.0.0.1\tlocalhost " + Hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+		"hostname":    Hostname + "\n",
+		"resolv.conf": cmp.Or(resolvers, noNameServer),
+	}
+}
 
-// NoNameServer is /etc/resolv.conf of a sandbox without a network. The address is for documentation (RFC 5737). Without
+// noNameServer is /etc/resolv.conf of a sandbox without a network. The address is for documentation (RFC 5737). Without
 // a name server, programs would ask their own loopback interface, and the guest, which counts packets without a route,
 // would not notice the lookups.
-const NoNameServer = "nameserver 192.0.2.53\n"
+const noNameServer = "nameserver 192.0.2.53\n"
 
 // MaxAccounts is the maximum size, in bytes, of an image's account file. Larger files are ignored.
 const MaxAccounts = 1 << 20
@@ -41,8 +41,8 @@ const MaxAccounts = 1 << 20
 // NoAccounts returns the accounts for sandboxes whose image is unknown or has no users.
 func NoAccounts() Accounts {
 	return Accounts{
-		Passwd: []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"),
-		Group:  []byte("root:x:0:\nnogroup:x:65534:\n"),
+		"passwd": []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"),
+		"group":  []byte("root:x:0:\nnogroup:x:65534:\n"),
 	}
 }
 
@@ -52,9 +52,9 @@ func NamesUser(u User, root backend.RootMode) bool { return u.UID != 0 || root !
 
 // With returns accounts with the entries of the sandbox's user before all entries of a. Later entries with the same
 // number are kept, but programs use the first entry. The user has the shell of the image's user with this number.
-func (a *Accounts) With(u User) *Accounts {
+func (a Accounts) With(u User) Accounts {
 	name, shell := wire.UserName(int(u.UID)), "/bin/sh"
-	for line := range bytes.Lines(a.Passwd) {
+	for line := range bytes.Lines(a["passwd"]) {
 		fields := strings.Split(strings.TrimSuffix(string(line), "\n"), ":")
 		if len(fields) == 7 && fields[2] == strconv.FormatUint(uint64(u.UID), 10) {
 			if strings.HasPrefix(fields[6], "/") {
@@ -63,9 +63,9 @@ func (a *Accounts) With(u User) *Accounts {
 			break
 		}
 	}
-	group := wire.UserName(int(u.GID))
-	return &Accounts{
-		Passwd: fmt.Appendf(nil, "%s:x:%d:%d::%s:%s\n%s", name, u.UID, u.GID, wire.Home(backend.Workdir), shell, a.Passwd),
-		Group:  fmt.Appendf(nil, "%s:x:%d:\n%s", group, u.GID, a.Group),
+	home, group := wire.Home(backend.Workdir), wire.UserName(int(u.GID))
+	return Accounts{
+		"passwd": fmt.Appendf(nil, "%s:x:%d:%d::%s:%s\n%s", name, u.UID, u.GID, home, shell, a["passwd"]),
+		"group":  fmt.Appendf(nil, "%s:x:%d:\n%s", group, u.GID, a["group"]),
 	}
 }

@@ -13,8 +13,9 @@ import (
 
 // Read reads passwd and group from the root directory of an image. Images are untrusted: the paths can be links, pipes,
 // directories, or huge files.
-func (a *Accounts) Read(root *os.Root) error {
-	for name, to := range map[string]*[]byte{"etc/passwd": &a.Passwd, "etc/group": &a.Group} {
+func (a Accounts) Read(root *os.Root) error {
+	for _, file := range AccountFiles() {
+		name := "etc/" + file
 		st, err := root.Stat(name) // a device must not be opened
 		switch {
 		case err != nil: // also a link out of the root
@@ -28,7 +29,7 @@ func (a *Accounts) Read(root *os.Root) error {
 		if err != nil {
 			return err
 		}
-		*to, err = io.ReadAll(io.LimitReader(f, MaxAccounts))
+		a[file], err = io.ReadAll(io.LimitReader(f, MaxAccounts))
 		if err = errors.Join(err, f.Close()); err != nil {
 			return err
 		}

@@ -47,10 +47,10 @@ func TestReadAccounts(t *testing.T) {
 			defer root.Close()
 			got := kit.NoAccounts()
 			if test.want == "" {
-				test.want = string(got.Passwd)
+				test.want = string(got["passwd"])
 			}
-			if err := got.Read(root); !errors.Is(err, test.err) || string(got.Passwd) != test.want {
-				t.Errorf("passwd %.100q, %v", got.Passwd, err)
+			if err := got.Read(root); !errors.Is(err, test.err) || string(got["passwd"]) != test.want {
+				t.Errorf("passwd %.100q, %v", got["passwd"], err)
 			}
 		})
 	}

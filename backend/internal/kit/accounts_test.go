@@ -17,16 +17,16 @@ func TestAccounts(t *testing.T) {
 		user          kit.User
 		first, gid    string
 	}{
-		{string(none.Passwd), string(none.Group), kit.User{UID: 1000, GID: 50}, "user:x:1000:50" + home + "/bin/sh\n", "user:x:50:\n"},
+		{string(none["passwd"]), string(none["group"]), kit.User{UID: 1000, GID: 50}, "user:x:1000:50" + home + "/bin/sh\n", "user:x:50:\n"},
 		{passwd, "g:x:1:", kit.User{UID: 1000, GID: 0}, "user:x:1000:0" + home + "/bin/zsh\n", "root:x:0:\n"},
 		{passwd, "", kit.User{}, "root:x:0:0" + home + "/bin/bash\n", "root:x:0:\n"},
 		{passwd, "", kit.User{UID: 7, GID: 7}, "user:x:7:7" + home + "/bin/sh\n", "user:x:7:\n"},
 		{odd, odd, kit.User{UID: 1<<31 - 1, GID: 1}, "user:x:2147483647:1" + home + "/bin/sh\n", "user:x:1:\n"},
 	} {
-		image := kit.Accounts{Passwd: []byte(test.passwd), Group: []byte(test.group)}
+		image := kit.Accounts{"passwd": []byte(test.passwd), "group": []byte(test.group)}
 		got := image.With(test.user)
-		if string(got.Of("passwd")) != test.first+test.passwd || string(got.Of("group")) != test.gid+test.group {
-			t.Errorf("user %s: passwd %q, group %q", test.user, got.Passwd, got.Group)
+		if string(got["passwd"]) != test.first+test.passwd || string(got["group"]) != test.gid+test.group {
+			t.Errorf("user %s: passwd %q, group %q", test.user, got["passwd"], got["group"])
 		}
 	}
 }

@@ -79,9 +79,9 @@ func (c *Calls) Span(ctx context.Context, name string, attrs ...attribute.KeyVal
 // Life returns a context, canceled by Close.
 func (c *Calls) Life() context.Context { return c.life }
 
-// Begin admits a call. It returns an error if the driver is closed. The returned context ends when the driver is
+// begin admits a call. It returns an error if the driver is closed. The returned context ends when the driver is
 // closed. The caller must call done.
-func (c *Calls) Begin(ctx context.Context) (_ context.Context, done func(), _ error) {
+func (c *Calls) begin(ctx context.Context) (_ context.Context, done func(), _ error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

@@ -69,7 +69,7 @@ func NewDriver(e engine, c *Calls, images *backend.ImagePolicy, limits backend.L
 func Admit[T any](
 	ctx context.Context, c *Calls, name string, f func(context.Context) (T, error), attrs ...attribute.KeyValue,
 ) (v T, err error) {
-	ctx, done, err := c.Begin(ctx)
+	ctx, done, err := c.begin(ctx)
 	if err != nil {
 		return v, err
 	}

@@ -24,11 +24,6 @@ const (
 	bytesPerInode = 4096
 )
 
-// SandboxLimits returns the limits of a sandbox: the requested limits, then the driver's options, then the defaults.
-func SandboxLimits(asked, options backend.Limits) backend.Limits {
-	return asked.Merge(options).Merge(backend.DefaultLimits()).Fit(asked)
-}
-
 // Inodes returns the maximum number of files in a file system of this size.
 func Inodes(bytes int64) int64 { return max(bytes/bytesPerInode, 16) }
 
@@ -37,13 +32,11 @@ func TmpfsOptions(size int64, u User) string {
 	return fmt.Sprintf("size=%d,nr_inodes=%d,mode=1777,uid=%d,gid=%d", size, Inodes(size), u.UID, u.GID)
 }
 
-// CPUPeriod is the period of the CPU quota, in microseconds. It is the default of the kernel and of Docker.
-const CPUPeriod = 100_000
-
-// CPUQuota returns the CPU time per CPUPeriod, in microseconds, on a host with this number of processors. If the host
-// has fewer processors than requested, no further limit is necessary.
-func CPUQuota(l backend.Limits, cpus int) int64 {
-	return min(l.CPUMillis, int64(cpus)*1000) * CPUPeriod / 1000
+// CPUQuota returns the CPU time per period, in microseconds, on a host with this number of processors. If the host has
+// fewer processors than requested, no further limit is necessary. The period is the default of Docker and the kernel.
+func CPUQuota(l backend.Limits, cpus int) (quota, period int64) {
+	period = 100_000
+	return min(l.CPUMillis, int64(cpus)*1000) * period / 1000, period
 }
 
 // MaskedPaths returns the unreadable paths of the kernel's file systems in a sandbox, on a host with this number of
@@ -61,23 +54,15 @@ func MaskedPaths(cpus int) []string {
 }
 
 // ReadonlyPaths returns the read-only paths of the kernel's file systems in a sandbox. The list is Docker's list plus
-// sys. For containers, sys is [CgroupMount].
+// sys. For containers, sys is the mount point of the version 1 control groups: a tmpfs without a size limit, which the
+// sandbox's root user could fill.
 func ReadonlyPaths(sys string) []string {
 	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", sys}
 }
 
-// CgroupMount is the mount point of the version 1 control groups in a container. It is a tmpfs without a size limit,
-// which the sandbox's root user could fill.
-const CgroupMount = "/sys/fs/cgroup"
-
-// MaxTerminals is the maximum number of pseudo-terminals in a sandbox. The limit of the host is kernel.pty.max, by
+// TerminalOptions are mount options for the pseudo-terminals of a sandbox. The limit of the host is kernel.pty.max, by
 // default 4096.
-const MaxTerminals = 64
-
-// TerminalOptions returns the mount options for the pseudo-terminals of a container.
-func TerminalOptions() string {
-	return fmt.Sprintf("nosuid,noexec,newinstance,ptmxmode=0666,mode=0620,gid=5,max=%d", MaxTerminals)
-}
+const TerminalOptions = "newinstance,ptmxmode=0666,mode=0620,max=64"
 
 // OpenFiles returns the limit of open files for every process of a sandbox. The guest agent sets the user's limit for
 // commands, because this limit may be too small for the guest agent.

@@ -25,11 +25,11 @@ func TestSizing(t *testing.T) {
 			}
 			return result
 		})
-		if got, err := s.Enforcement(t.Context()); got != "" || !errors.Is(err, passing) {
+		if got, err := s(t.Context()); got != "" || !errors.Is(err, passing) {
 			t.Errorf("without room: %q, %v", got, err)
 		}
 		for range 2 {
-			if got, err := s.Enforcement(t.Context()); got != want || err != nil || asked != 2 {
+			if got, err := s(t.Context()); got != want || err != nil || asked != 2 {
 				t.Errorf("%q, %v after %d probes, want %q after 2", got, err, asked, want)
 			}
 		}
@@ -47,20 +47,20 @@ func TestSizingWaits(t *testing.T) {
 	})
 	first := make(chan error)
 	go func() {
-		_, err := s.Enforcement(context.Background())
+		_, err := s(context.Background())
 		first <- err
 	}()
 	<-began
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := s.Enforcement(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := s(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("during a hanging probe: %v, want %v", err, context.Canceled)
 	}
 	close(end)
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
-	if got, err := s.Enforcement(t.Context()); got != backend.WorkspaceSized || err != nil {
+	if got, err := s(t.Context()); got != backend.WorkspaceSized || err != nil {
 		t.Errorf("afterwards %q, %v", got, err)
 	}
 }

@@ -56,7 +56,7 @@ func NewPlan(driver string, s backend.Spec, images *backend.ImagePolicy, options
 		Spec: s, Asked: s.Limits, Ref: ref, Image: shortName(ref), User: user, Root: rootBytesOf(s.Root, s.Limits, options),
 		Sized: s.Limits.Merge(options).WorkspaceBytes != 0, driver: driver,
 	}
-	p.Spec.Limits = SandboxLimits(s.Limits, options)
+	p.Spec.Limits = s.Limits.Merge(options).Merge(backend.DefaultLimits()).Fit(s.Limits)
 	l := p.Spec.Limits
 	if l.TmpBytes > l.MemoryBytes/4*3 {
 		const what = "tmp_mb must be at most three quarters of memory_mb; raise memory_mb"
@@ -75,19 +75,14 @@ func NewPlan(driver string, s backend.Spec, images *backend.ImagePolicy, options
 
 // shortName returns the short form of a full reference, unless engines would take the short form for an image ID.
 func shortName(ref string) string {
-	if short := Familiar(ref); !strings.HasPrefix(short, "sha256:") && strings.ContainsAny(short, ":@") {
-		return short
-	}
-	return ref
-}
-
-// Familiar returns the short form of a reference, for display.
-func Familiar(ref string) string {
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
 		return ref
 	}
-	return reference.FamiliarString(named)
+	if short := reference.FamiliarString(named); !strings.HasPrefix(short, "sha256:") && strings.ContainsAny(short, ":@") {
+		return short
+	}
+	return ref
 }
 
 // Supports returns an error if an engine with these capabilities, on a host of this architecture, cannot run the plan.

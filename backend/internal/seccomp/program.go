@@ -56,7 +56,7 @@ func abis() map[specs.Arch]abi {
 // any kernel supports, it returns the same error as a kernel without x32. For calls newer than all calls in the
 // profile, the filter returns ENOSYS, as runc does, to allow programs to use older calls.
 func Program(t Target) ([]byte, error) {
-	insns, err := Instructions(t)
+	insns, err := instructions(t)
 	if err != nil {
 		return nil, err
 	}
@@ -73,8 +73,8 @@ func Program(t Target) ([]byte, error) {
 	return out, nil
 }
 
-// Instructions returns the filter as a list of instructions.
-func Instructions(t Target) ([]bpf.Instruction, error) {
+// instructions returns the filter as a list of instructions.
+func instructions(t Target) ([]bpf.Instruction, error) {
 	f, err := OCI(t)
 	if err != nil {
 		return nil, err
