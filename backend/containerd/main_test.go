@@ -3,6 +3,7 @@
 package containerd_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -99,12 +100,7 @@ func engineAPI(t testing.TB) *ctrd.Client {
 }
 
 // engineAddress returns the socket of the containerd under test.
-func engineAddress() string {
-	if address := os.Getenv("CONTAINERD_ADDRESS"); address != "" {
-		return address
-	}
-	return containerd.DefaultAddress
-}
+func engineAddress() string { return cmp.Or(os.Getenv("CONTAINERD_ADDRESS"), containerd.DefaultAddress) }
 
 func newAPI() (*ctrd.Client, error) {
 	return ctrd.New(engineAddress(), ctrd.WithDefaultNamespace(containerd.DefaultNamespace))

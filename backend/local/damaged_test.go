@@ -111,11 +111,8 @@ func TestLateRemove(t *testing.T) {
 func beginCreation(t *testing.T, dir string, spec backend.Spec) (unlock func()) {
 	t.Helper()
 	sandbox := filepath.Join(dir, "sandboxes", spec.ID)
-	err := os.Mkdir(sandbox, 0o700)
-	if err == nil {
-		err = os.Symlink("0123456789abcdef@"+spec.Instance, filepath.Join(sandbox, "identity"))
-	}
-	must(t, err)
+	must(t, os.Mkdir(sandbox, 0o700))
+	must(t, os.Symlink("0123456789abcdef@"+spec.Instance, filepath.Join(sandbox, "identity")))
 	return lock(t, filepath.Join(sandbox, "lock"))
 }
 
