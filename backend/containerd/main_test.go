@@ -100,7 +100,9 @@ func engineAPI(t testing.TB) *ctrd.Client {
 }
 
 // engineAddress returns the socket of the containerd under test.
-func engineAddress() string { return cmp.Or(os.Getenv("CONTAINERD_ADDRESS"), containerd.DefaultAddress) }
+func engineAddress() string {
+	return cmp.Or(os.Getenv("CONTAINERD_ADDRESS"), containerd.DefaultAddress)
+}
 
 func newAPI() (*ctrd.Client, error) {
 	return ctrd.New(engineAddress(), ctrd.WithDefaultNamespace(containerd.DefaultNamespace))
