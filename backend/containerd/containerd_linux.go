@@ -22,10 +22,7 @@ import (
 
 // Backend is a [backend.SandboxBackend] on one containerd. It is safe for concurrent use. Streams of Dial stay open
 // after Close.
-type Backend struct {
-	*common
-	d *driver
-}
+type Backend struct{ *common }
 
 type common = kit.Driver // alias to avoid an exported field name in Backend
 
@@ -85,7 +82,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if err != nil {
 		return nil, errors.Join(err, b.calls.Close(api.Close))
 	}
-	return &Backend{kit.NewDriver(b, b.calls, o.Images, o.Limits), b}, nil
+	return &Backend{kit.NewDriver(b, b.calls, o.Images, o.Limits)}, nil
 }
 
 func (b *driver) applyDefaults() error {

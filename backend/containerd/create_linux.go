@@ -20,11 +20,10 @@ import (
 
 // creation is a running Create. It records the created objects to allow their removal after a failure.
 type creation struct {
-	b     *driver
-	p     *plan
-	img   *image
-	rec   *record
-	nonce string
+	b   *driver
+	p   *plan
+	img *image
+	rec *record
 
 	building string // name of the environment to install in the sandbox
 
@@ -38,8 +37,9 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	if err != nil {
 		return backend.Info{}, err
 	}
-	c := &creation{b: b, p: p, nonce: rand.Text()}
-	if c.img, err = b.ensureImage(ctx, p); err == nil {
+	c := &creation{b: b, p: p}
+	c.img, err = kit.EnsureImage(ctx, b.pulls, checked, kit.With(b.findImage, p.Ref), b.fetchImage)
+	if err == nil {
 		c.img, c.building, err = b.findEnvironment(ctx, p, c.img)
 	}
 	if err != nil {
@@ -63,7 +63,7 @@ func (c *creation) make(ctx context.Context) error {
 	if err := c.b.installGuest(c.p.Spec.OCIRuntime); err != nil {
 		return err
 	}
-	c.rec = c.b.newRecord(c.p, c.img, c.nonce)
+	c.rec = c.b.newRecord(c.p, c.img, rand.Text())
 	c.rec.config.Building = c.building
 	if err := c.createRecord(ctx); err != nil {
 		return err

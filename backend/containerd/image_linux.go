@@ -29,11 +29,6 @@ type image struct {
 	volumes []string // paths to mount over, clean and sorted
 }
 
-// ensureImage returns the plan's image, pulls it if necessary, and checks the configuration.
-func (b *driver) ensureImage(ctx context.Context, p *plan) (*image, error) {
-	return kit.EnsureImage(ctx, b.pulls, p.Plan, kit.With(b.findImage, p.Ref), b.fetchImage)
-}
-
 // findImage describes an image unpacked for this host. If the image is missing or incomplete, findImage returns
 // ErrNotFound.
 func (b *driver) findImage(ctx context.Context, ref string) (*image, error) {

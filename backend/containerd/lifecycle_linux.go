@@ -12,10 +12,6 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
-func notFound(id string) error {
-	return fmt.Errorf("containerd: sandbox %.64q: %w", id, backend.ErrNotFound)
-}
-
 // own returns a sandbox's record from containerd. It returns ErrNotFound if the ID does not belong to a sandbox of this
 // driver.
 func (b *driver) own(ctx context.Context, id string) (*record, error) {
@@ -30,7 +26,7 @@ func (b *driver) own(ctx context.Context, id string) (*record, error) {
 		}
 	}
 	b.known.Delete(id)
-	return nil, notFound(id)
+	return nil, fmt.Errorf("containerd: sandbox %.64q: %w", id, backend.ErrNotFound)
 }
 
 // running returns the process ID of a sandbox's main process, or an error if the sandbox is not running. For a known

@@ -39,7 +39,8 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 		return backend.Info{}, err
 	}
 	c := &creation{b: b, p: p, nonce: rand.Text()}
-	if c.img, err = b.ensureImage(ctx, p); err != nil {
+	c.img, err = kit.EnsureImage(ctx, b.pulls, checked, kit.With(b.inspectImage, p), b.fetchImage)
+	if err != nil {
 		return backend.Info{}, err
 	}
 	if err := b.findEnvironment(ctx, p, c.img); err != nil {

@@ -18,11 +18,7 @@ type image struct {
 	volumes []string // paths to mount over, clean and sorted
 }
 
-// ensureImage returns the plan's image, pulls it if necessary, and checks the configuration.
-func (b *driver) ensureImage(ctx context.Context, p *plan) (*image, error) {
-	return kit.EnsureImage(ctx, b.pulls, p.Plan, kit.With(b.inspectImage, p), b.fetchImage)
-}
-
+// inspectImage returns the plan's image and checks the configuration.
 func (b *driver) inspectImage(ctx context.Context, p *plan) (*image, error) {
 	res, err := b.lookUp(ctx, p.Ref)
 	if err != nil {

@@ -43,10 +43,6 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", err, backend.ErrUnavailable)
 }
 
-func (b *driver) formatWorkspace(ctx context.Context, x *sandbox, file string) error {
-	return sizedfs.Format(ctx, file, x.sizedSpec())
-}
-
 // sizedSpec describes a workspace's file system. The mount sets the owner of the root directory.
 func (r *record) sizedSpec() sizedfs.Spec {
 	return sizedfs.Spec{Bytes: r.Sized(), Files: kit.Inodes(r.Sized())}

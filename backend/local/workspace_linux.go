@@ -10,6 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
@@ -134,7 +135,7 @@ func (b *driver) makeWorkspace(ctx context.Context, x *sandbox) (err error) {
 	if err == nil && x.fork != nil {
 		err = b.forkFiles(ctx, x, tmp)
 	} else if err == nil && x.Workspace == backend.WorkspaceSized {
-		err = b.formatWorkspace(ctx, x, filepath.Join(tmp, imageFile))
+		err = sizedfs.Format(ctx, filepath.Join(tmp, imageFile), x.sizedSpec())
 	}
 	if err == nil {
 		err = os.Rename(tmp, b.dirs.workspace(x.session()))

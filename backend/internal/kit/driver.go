@@ -80,7 +80,10 @@ func Admit[T any](
 		defer func() { telemetry.End(span, err) }()
 	}
 	v, err = f(ctx)
-	return v, classed(err)
+	if Unexplained(err) { // for example a full disk or a missing runtime; the same request may succeed later
+		err = fmt.Errorf("%w: %w", err, backend.ErrUnavailable)
+	}
+	return v, err
 }
 
 // admit is like Admit, for functions without a result.

@@ -103,15 +103,6 @@ func Unexplained(err error) bool {
 	return ok && e.Kind == nil
 }
 
-// classed adds ErrUnavailable to an engine's failure without a class, for example a full disk or a missing runtime. The
-// same request may succeed later.
-func classed(err error) error {
-	if !Unexplained(err) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", err, backend.ErrUnavailable)
-}
-
 // Classify returns the sentinel error for an error, based only on the error's type. If no sentinel fits, it returns
 // nil. If own returns a sentinel, so does Classify.
 func Classify(err error, own func(error) error) error {

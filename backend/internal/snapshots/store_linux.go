@@ -227,7 +227,7 @@ func (w *Workspace) keepFiles(ctx context.Context, dir string, rec *record) (err
 	now := time.Now()
 	mapped, known := w.Processes.SharedFiles(ctx)
 	m := &mirror{ctx: ctx, toKept: true, keepFree: true, made: func(src, dst file) error {
-		if !known || mapped[src.st.Ino] || !isSettled(src.st, now) {
+		if !known || mapped[src.st.Ino] || !changedBefore(src.st, now.Add(-settled)) {
 			return nil
 		}
 		return mark(src.st, dst.fd)

@@ -321,7 +321,7 @@ func (m *mirror) contents(src, dst int, st *unix.Stat_t) error {
 		if err == nil {
 			return nil
 		}
-		if !cannotClone(err) {
+		if !host.IsAny(err, unix.EOPNOTSUPP, unix.EXDEV, unix.EINVAL, unix.ENOTTY, unix.EPERM) {
 			return err
 		}
 		m.noClone.Store(true)
@@ -337,10 +337,6 @@ func (m *mirror) room(dst int, taken int64) error {
 		return nil
 	}
 	return sizedfs.Room(dst, taken)
-}
-
-func cannotClone(err error) bool {
-	return host.IsAny(err, unix.EOPNOTSUPP, unix.EXDEV, unix.EINVAL, unix.ENOTTY, unix.EPERM)
 }
 
 // copyStep is the number of bytes to copy between two checks of the context.
@@ -389,18 +385,14 @@ func copyRange(ctx context.Context, src, dst int, from, to int64) error {
 		switch {
 		case errors.Is(err, unix.EINTR):
 			err = nil
-		case !slowly && cannotCopy(err):
+		// The kernel cannot copy between these file systems.
+		case !slowly && host.IsAny(err, unix.EXDEV, unix.EOPNOTSUPP, unix.ENOSYS, unix.EINVAL):
 			slowly, err = true, nil
 		case err == nil && n == 0: // the file became shorter
 			return nil
 		}
 	}
 	return err
-}
-
-// cannotCopy reports whether an error means an unsupported copy between two file systems.
-func cannotCopy(err error) bool {
-	return host.IsAny(err, unix.EXDEV, unix.EOPNOTSUPP, unix.ENOSYS, unix.EINVAL)
 }
 
 // entry copies an entry other than a directory or a regular file.
@@ -738,9 +730,6 @@ func (m *mirror) unchanged(original *unix.Stat_t, l *level, name string) bool {
 	defer unix.Close(fd)
 	return marked(file{fd: fd}, original, m.prevMarked)
 }
-
-// isSettled reports whether a file's last change is old enough for a later change to have a different time.
-func isSettled(st *unix.Stat_t, now time.Time) bool { return changedBefore(st, now.Add(-settled)) }
 
 func changedBefore(st *unix.Stat_t, t time.Time) bool {
 	return time.Unix(st.Ctim.Sec, st.Ctim.Nsec).Before(t)
