@@ -17,10 +17,6 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// CheckAgent reads an agent's file and checks everything that needs no model. It registers only the sandbox middleware
-// with Genkit.
-func CheckAgent(path string) (*frontmatter.Document, error) { return tools.CheckAgent(path) }
-
 // maxScriptBytes is larger than any allowed script. The workflow loader rejects larger files.
 const maxScriptBytes = 8 << 20
 
@@ -152,7 +148,7 @@ func loadFile(path string, find func(agent string) (*frontmatter.Document, error
 	if !strings.HasSuffix(path, AgentExt) {
 		return workflow.Load(path, &workflow.LoadOptions{Agents: find})
 	}
-	doc, err := CheckAgent(path)
+	doc, err := tools.CheckAgent(path)
 	if err != nil {
 		return nil, err
 	}

@@ -142,7 +142,7 @@ func coder(text, model string) (command, own, used string) {
 // Check validates --executors and --budget-usd. model is the value of --model.
 func (c CodingTasks) Check(model string) error {
 	if !(c.Budget >= 0 && c.Budget < 1e9) { // also rejects NaN
-		return UsageError(fmt.Errorf("invalid value %v for --budget-usd", c.Budget), "must be in USD, or 0 for no limit")
+		return InvalidFlag("budget-usd", c.Budget, "must be in USD, or 0 for no limit")
 	}
 	if c.Budget != 0 && len(c.Agents) == 0 {
 		return UsageError(errors.New("--budget-usd requires --executors"), "for example --executors claude,codex")

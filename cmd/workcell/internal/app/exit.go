@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -41,6 +42,14 @@ func Fail(code int, err error, todo string) error { return hint.New(hint.Kind(co
 
 // UsageError returns an error for invalid flags or arguments.
 func UsageError(err error, hint string) error { return Fail(ExitUsage, err, hint) }
+
+// InvalidFlag returns the error for the value of a flag. allowed is the hint.
+func InvalidFlag(name string, value any, allowed string) error {
+	if text, ok := value.(string); ok {
+		value = strconv.Quote(text)
+	}
+	return UsageError(fmt.Errorf("invalid value %v for --%s", value, name), allowed)
+}
 
 // IsResult reports whether an error is only an exit code.
 func IsResult(err error) bool {

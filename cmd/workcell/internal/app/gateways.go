@@ -2,7 +2,6 @@ package app
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"path/filepath"
@@ -30,7 +29,7 @@ func (a *App) egress(dir state.Dir) (*egress.Gateway, error) {
 	for _, text := range a.opts.EgressAllowPrivate {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			return nil, UsageError(fmt.Errorf("invalid value %q for --egress-allow-private", text), "for example 10.1.2.0/24")
+			return nil, InvalidFlag("egress-allow-private", text, "for example 10.1.2.0/24")
 		}
 		o.AllowPrivate = append(o.AllowPrivate, p.Masked())
 	}

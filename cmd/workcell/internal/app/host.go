@@ -76,7 +76,7 @@ func (a *App) newHost(ctx context.Context, m *Manager, hosts *hosttools.Registry
 	h := &Host{App: a, m: m, hosts: hosts, agents: map[string]*tools.Agent{}, docs: map[string]*frontmatter.Document{}}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		doc, err := CheckAgent(files[name])
+		doc, err := tools.CheckAgent(files[name])
 		if err == nil {
 			err = cmp.Or(a.checkImage(doc), a.checkServices(doc))
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/session/transfer"
+	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 	"github.com/workcell-dev/workcell/workflow/worker"
@@ -117,7 +118,7 @@ func skillsOf(agents map[string]string) (map[string][]string, error) {
 	skills := map[string][]string{}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(agents)) {
-		doc, err := CheckAgent(agents[name])
+		doc, err := tools.CheckAgent(agents[name])
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -116,7 +116,7 @@ func (r *taskRunner) addAgents(dir string) error {
 	files := AgentFiles{Dirs: []string{dir}}
 	for _, name := range files.List() {
 		path := filepath.Join(dir, name+AgentExt)
-		doc, err := CheckAgent(path)
+		doc, err := tools.CheckAgent(path)
 		if err == nil && doc.Sandbox != nil && doc.Sandbox.Session == frontmatter.SessionUser {
 			err = doc.Problem("sandbox.session", "run it with `workcell run --user`", "session: user requires a user, and MCP clients have none")
 		}

@@ -112,8 +112,7 @@ type RunDetail struct {
 	RunView
 	File    string           `json:"file,omitempty"` // workflow file
 	Backend string           `json:"backend,omitempty"`
-	CostUSD *float64         `json:"cost_usd,omitempty"` // known cost of the finished attempts
-	Entries []workflow.Entry `json:"entries"`            // journal
+	Entries []workflow.Entry `json:"entries"` // journal
 
 	Detached bool `json:"-"` // it was in the queue
 }
@@ -130,25 +129,10 @@ func (a *App) ShowRun(ctx context.Context, j runstore.Store, id string) (d RunDe
 	if d.Entries, err = j.Entries(ctx, r.ID); err != nil {
 		return d, err
 	}
-	d.CostUSD = CostOf(d.Entries)
 	if n, err := ReadNote(r); err == nil {
 		d.File, d.Backend, d.Detached = n.Workflow, n.Backend, n.Detached
 	}
 	return d, nil
-}
-
-// CostOf returns the model cost of a run's coding agents, or nil if no cost is known.
-func CostOf(entries []workflow.Entry) (sum *float64) {
-	for _, e := range entries {
-		if e.CostUSD == nil {
-			continue
-		}
-		if sum == nil {
-			sum = new(float64)
-		}
-		*sum += *e.CostUSD
-	}
-	return sum
 }
 
 // StepView is an attempt of a step.

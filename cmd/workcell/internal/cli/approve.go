@@ -6,12 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/term"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/sanitize"
@@ -21,7 +18,7 @@ import (
 // terminal.
 func (p *progress) Approver() hosttools.Approver {
 	for _, stream := range []any{p.in, p.w} {
-		if f, ok := stream.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
+		if _, ok := terminal(stream); !ok {
 			return nil
 		}
 	}

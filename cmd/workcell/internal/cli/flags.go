@@ -154,7 +154,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	var bad *pflag.InvalidValueError
 	var unknown *unknownChoice
 	if errors.As(err, &bad) && errors.As(err, &unknown) {
-		return app.UsageError(fmt.Errorf("invalid value %q for --%s", bad.GetValue(), bad.GetFlag().Name), unknown.Error())
+		return app.InvalidFlag(bad.GetFlag().Name, bad.GetValue(), unknown.Error())
 	}
 	return app.UsageError(err, "see `"+cmd.CommandPath()+" --help`")
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"regexp"
 	"strings"
 	"text/tabwriter"
@@ -13,7 +12,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/docker/go-units"
-	"golang.org/x/term"
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
@@ -34,6 +32,18 @@ func (a *Command) Print(v any, table func(io.Writer) error) error {
 		return writeJSON(a.Stdout, v)
 	}
 	return table(a.Stdout)
+}
+
+// PrintLines is like Print with a text of single lines. It makes the lines safe for a terminal.
+func (a *Command) PrintLines(v any, lines ...string) error {
+	return a.Print(v, func(w io.Writer) error {
+		for _, line := range lines {
+			if _, err := fmt.Fprintln(w, sanitize.Line(line)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // Progress starts a progress display. The caller must close it.
@@ -70,21 +80,16 @@ func (p *Printed[T]) End() error {
 	if p.items == nil {
 		p.items = []T{}
 	}
-	return p.Command.Print(p.items, func(io.Writer) error { return nil })
+	return p.Command.PrintLines(p.items)
 }
 
 // Contents returns standard output for contents that may come from a sandbox. A terminal must not interpret them. Other
 // readers get them unchanged.
 func (a *Command) Contents() io.Writer {
-	if isTerminal(a.Stdout) {
+	if _, ok := terminal(a.Stdout); ok {
 		return plainWriter{a.Stdout}
 	}
 	return a.Stdout
-}
-
-func isTerminal(w any) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // plainWriter makes written text safe for a terminal. Each write must end with a complete character.

@@ -3,13 +3,10 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/term"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sanitize"
@@ -41,8 +38,7 @@ type progress struct {
 // newProgress starts a progress display. On a terminal, a goroutine redraws the live line until Close.
 func newProgress(in io.Reader, w io.Writer) *progress {
 	p := &progress{in: in, w: w, kind: "workflow", now: time.Now, pulls: map[string]map[string]backend.PullProgress{}}
-	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		p.live = true
+	if _, p.live = terminal(w); p.live {
 		p.stop, p.done = make(chan struct{}), make(chan struct{})
 		go p.tick()
 	}
@@ -126,11 +122,9 @@ func (p *progress) draw() {
 	if !p.live || p.held || p.status == "" {
 		return
 	}
-	width := 80
-	if f, ok := p.w.(*os.File); ok {
-		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 20 {
-			width = w
-		}
+	width, _ := TerminalWidth(p.w)
+	if width <= 20 {
+		width = 80
 	}
 	elapsed := p.now().Sub(p.since).Truncate(time.Second)
 	fmt.Fprint(p.w, sanitize.Cut(fmt.Sprintf("%s … %s", sanitize.Line(p.status), elapsed), width-1))

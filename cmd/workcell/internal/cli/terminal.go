@@ -17,6 +17,21 @@ import (
 // alternate screen, mouse reports, bracketed paste, a hidden cursor, and colors.
 const plainScreen = "\x1b[?1047l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?25h\x1b[0m\r\n"
 
+// terminal returns the file of a stream that is a terminal.
+func terminal(stream any) (f *os.File, ok bool) {
+	f, ok = stream.(*os.File)
+	return f, ok && term.IsTerminal(int(f.Fd()))
+}
+
+// TerminalWidth returns the number of columns of a stream that is a terminal. It is zero if unknown.
+func TerminalWidth(stream any) (columns int, ok bool) {
+	f, ok := terminal(stream)
+	if ok {
+		columns, _, _ = term.GetSize(int(f.Fd()))
+	}
+	return columns, ok
+}
+
 // HostTerminal is the terminal of this command. Its methods are safe for concurrent use.
 type HostTerminal struct {
 	In  *os.File
@@ -30,8 +45,8 @@ type HostTerminal struct {
 
 // NewHostTerminal returns the terminal of this command. It fails if standard input is not a terminal.
 func NewHostTerminal(stdin io.Reader, stdout io.Writer) (*HostTerminal, error) {
-	in, ok := stdin.(*os.File)
-	if !ok || !term.IsTerminal(int(in.Fd())) {
+	in, ok := terminal(stdin)
+	if !ok {
 		return nil, errors.New("standard input is not a terminal")
 	}
 	return &HostTerminal{In: in, Out: stdout}, nil
@@ -70,7 +85,7 @@ func (t *HostTerminal) restore() {
 
 // Leave resets the screen after a disconnect from programs that continue in the sandbox.
 func (t *HostTerminal) Leave() {
-	if f, ok := t.Out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if f, ok := terminal(t.Out); ok {
 		_, _ = f.WriteString(plainScreen) // fails if the terminal's window was closed
 	}
 }

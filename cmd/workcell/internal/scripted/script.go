@@ -50,11 +50,5 @@ func Load(path string) (*Script, error) {
 	return Parse(path, src)
 }
 
-// File returns the name of the script's file.
-func (s *Script) File() string { return s.file }
-
 // Agents returns the agents with turns, sorted.
 func (s *Script) Agents() []string { return slices.Sorted(maps.Keys(s.agents)) }
-
-// Has reports whether the script has turns for an agent.
-func (s *Script) Has(agent string) bool { return s.agents[agent] != nil }

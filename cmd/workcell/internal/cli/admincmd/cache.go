@@ -113,7 +113,7 @@ func (o *cacheFillOptions) run(ctx context.Context, a *command) error {
 		return err
 	}
 	if o.sizeMB < 0 || o.sizeMB > 1<<20 {
-		return app.UsageError(fmt.Errorf("invalid value %d for --size-mb", o.sizeMB), "must be from 1 to 1048576")
+		return app.InvalidFlag("size-mb", o.sizeMB, "must be from 1 to 1048576")
 	}
 	variables, err := cli.ParseEnv(a.Options.Env, o.env)
 	if err != nil {
@@ -149,7 +149,7 @@ func (o *cacheFillOptions) run(ctx context.Context, a *command) error {
 }
 
 func newCacheRmCmd(a *command) *cobra.Command {
-	return a.Verb(0, &cobra.Command{
+	return &cobra.Command{
 		Use:     "rm NAME…",
 		Short:   "Empty caches",
 		Long:    "Empty caches. Open sandboxes keep the old contents. After a day, `sandbox gc --yes` deletes them from disk.",
@@ -168,5 +168,5 @@ func newCacheRmCmd(a *command) *cobra.Command {
 			}
 			return err
 		},
-	})
+	}
 }

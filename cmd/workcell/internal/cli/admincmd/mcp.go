@@ -236,10 +236,9 @@ func (o *mcpOptions) check(a *command) error {
 	case len(o.hosts) > 0 && o.network == backend.NetworkBridge:
 		return app.UsageError(errors.New("--network-allow cannot be used with network access"), "remove --network "+string(backend.NetworkBridge))
 	case a.Options.MaxSandboxes < 1:
-		return app.UsageError(fmt.Errorf("invalid value %d for --max-sandboxes", a.Options.MaxSandboxes),
-			"must be at least 1")
+		return app.InvalidFlag("max-sandboxes", a.Options.MaxSandboxes, "must be at least 1")
 	case o.idle < time.Second:
-		return app.UsageError(fmt.Errorf("invalid value %v for --idle-timeout", o.idle), "must be at least 1s")
+		return app.InvalidFlag("idle-timeout", o.idle, "must be at least 1s")
 	case o.transport == transportStdio && o.http.given():
 		return app.UsageError(errors.New("--listen, --token-file, and other HTTP flags require --transport http"), "")
 	}
@@ -317,7 +316,7 @@ func (f *mcpHTTPFlags) given() bool {
 func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err error) {
 	for name, n := range map[string]int{"max-connections": f.maxConns, "max-rate": f.rate} {
 		if n < 1 {
-			return nil, nil, app.UsageError(fmt.Errorf("invalid value %d for --%s", n, name), "must be at least 1")
+			return nil, nil, app.InvalidFlag(name, n, "must be at least 1")
 		}
 	}
 	opts := &mcpserver.HTTPOptions{Hosts: f.hosts, Origins: f.origins, MaxConns: f.maxConns, Rate: f.rate}

@@ -19,6 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/tools"
 )
 
 // maxToolArgs is the maximum size of the arguments that `tools call` reads from standard input.
@@ -104,7 +105,7 @@ func (o *toolsOptions) use(ctx context.Context, name string, approver hosttools.
 // name.
 func (o *toolsOptions) rules(ctx context.Context, r *hosttools.Registry, name string) (rules hosttools.Rules, err error) {
 	if o.agent != "" {
-		doc, err := app.CheckAgent(o.agent)
+		doc, err := tools.CheckAgent(o.agent)
 		if err != nil {
 			return rules, app.Fail(app.ExitInvalid, err, "")
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"runtime"
 
@@ -37,10 +36,8 @@ func newVersionCmd(a *command) *cobra.Command {
 				Version: a.Options.Version, Guest: embed.Version(),
 				Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 			}
-			return a.Print(v, func(w io.Writer) error {
-				_, err := fmt.Fprintf(w, "workcell %s (guest %s, %s, %s/%s)\n", v.Version, v.Guest, v.Go, v.OS, v.Arch)
-				return err
-			})
+			text := fmt.Sprintf("workcell %s (guest %s, %s, %s/%s)", v.Version, v.Guest, v.Go, v.OS, v.Arch)
+			return a.PrintLines(v, text)
 		},
 	})
 }

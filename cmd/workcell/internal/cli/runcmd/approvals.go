@@ -3,7 +3,6 @@ package runcmd
 import (
 	"cmp"
 	"context"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -57,7 +56,7 @@ func (a *command) answering(use, short, example string, decide func() hosttools.
 			if err != nil {
 				return err
 			}
-			return a.Print(q, func(w io.Writer) error { return cli.WriteLines(w, "", q.Server+"."+q.Tool+": "+q.Answer) })
+			return a.PrintLines(q, q.Server+"."+q.Tool+": "+q.Answer)
 		}),
 	})
 }

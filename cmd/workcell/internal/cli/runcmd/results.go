@@ -71,7 +71,7 @@ func outputsAt(made *runfiles.Archive, at string) ([]runfiles.Output, error) {
 
 func newRunsGetCmd(a *command) *cobra.Command {
 	force := false
-	cmd := a.Verb(0, &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "get RUN PATH [DIR|-]",
 		Short: "Copy a run's outputs to a directory or standard output",
 		Long: `Copy an output file or directory of a run to the current directory or to DIR. The copy has the same name.
@@ -105,7 +105,7 @@ Use - instead of DIR to write one file to standard output. On a terminal, contro
 			_, err = a.Contents().Write(file.Content)
 			return err
 		}),
-	})
+	}
 	cmd.Flags().BoolVar(&force, "force", false, "overwrite existing files that differ")
 	return cmd
 }
@@ -123,7 +123,7 @@ func rooted(tree patch.Tree, at string) patch.Tree {
 }
 
 func newRunsDiffCmd(a *command) *cobra.Command {
-	return a.Verb(0, &cobra.Command{
+	return &cobra.Command{
 		Use:     "diff RUN [PATH]",
 		Short:   "Print a run's changes as a patch",
 		Example: "  workcell runs diff run_… | git apply\n  workcell runs diff run_… src/main.go",
@@ -152,12 +152,12 @@ Files that are not in the patch are listed on standard error. On a terminal, con
 			}
 			return p.Format(a.Contents())
 		},
-	})
+	}
 }
 
 func newRunsApplyCmd(a *command) *cobra.Command {
 	mark, dry := false, false
-	cmd := a.Verb(0, &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "apply RUN [DIR]",
 		Short: "Apply a run's changes to its source directory",
 		Example: "  workcell runs apply run_… --dry-run\n  workcell runs apply run_…\n" +
@@ -200,7 +200,7 @@ With --dry-run, the command writes nothing and prints what it would do with each
 			}
 			return a.Apply(made.Run, made.Patch, dir, mark)
 		},
-	})
+	}
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "print what would be done with each file, and write nothing")
 	cmd.Flags().BoolVar(&mark, "conflict-markers", false, "write both versions of lines that you and the run changed")
 	return cmd
@@ -234,7 +234,7 @@ func (a *command) checkPatch(p *patch.Patch, dir string) error {
 }
 
 func newRunsRmCmd(a *command) *cobra.Command {
-	return a.Verb(0, &cobra.Command{
+	return &cobra.Command{
 		Use:     "rm RUN…",
 		Short:   "Delete finished runs with their outputs and patches",
 		Example: "  workcell runs rm run_…",
@@ -249,5 +249,5 @@ func newRunsRmCmd(a *command) *cobra.Command {
 			}
 			return err
 		}),
-	})
+	}
 }

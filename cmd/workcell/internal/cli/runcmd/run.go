@@ -127,7 +127,7 @@ func (a *command) detach(cmd *cobra.Command, wf *workflow.Workflow, agents map[s
 	if err != nil {
 		return err
 	}
-	return a.printQueued(app.RunView{ID: e.RunID, Workflow: wf.ID, State: app.RunQueued, Started: e.Time})
+	return a.PrintLines(app.RunView{ID: e.RunID, Workflow: wf.ID, State: app.RunQueued, Started: e.Time}, e.RunID)
 }
 
 // runArgs requires a file. Only agents accept more arguments.

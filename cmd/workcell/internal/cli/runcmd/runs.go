@@ -46,7 +46,8 @@ it. --detach cannot be used with --from or --fresh-sandbox.`,
 			if err != nil {
 				return err
 			}
-			return a.printQueued(app.RunView{ID: r.ID, Workflow: r.Workflow, State: app.RunInterrupted, Started: r.Started})
+			view := app.RunView{ID: r.ID, Workflow: r.Workflow, State: app.RunInterrupted, Started: r.Started}
+			return a.PrintLines(view, r.ID)
 		}),
 	})
 	cmd.Flags().BoolVar(&fresh, "fresh-sandbox", false, "use an empty sandbox if the run's sandbox is gone")
@@ -84,14 +85,6 @@ stop, as with Ctrl-C, and waits for it. If the process was killed, the command e
 	return cmd
 }
 
-// printQueued prints a queued run.
-func (a *command) printQueued(r app.RunView) error {
-	return a.Print(r, func(w io.Writer) error {
-		_, err := fmt.Fprintln(w, r.ID)
-		return err
-	})
-}
-
 // took returns the duration of a run so far.
 func took(r app.RunView, now time.Time) string {
 	switch d := r.Took(now); {
@@ -113,8 +106,7 @@ func newRunsLsCmd(a *command) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, _ []string) error {
 			if q.Limit < 1 || q.Limit > app.MaxRuns {
-				return app.UsageError(fmt.Errorf("invalid value %d for --limit", q.Limit),
-					fmt.Sprintf("must be from 1 to %d", app.MaxRuns))
+				return app.InvalidFlag("limit", q.Limit, fmt.Sprintf("must be from 1 to %d", app.MaxRuns))
 			}
 			page, err := a.ListRuns(ctx, j, q)
 			if err != nil {

@@ -1,6 +1,7 @@
 package runcmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
@@ -28,7 +28,7 @@ const (
 
 func newRunsTraceCmd(a *command) *cobra.Command {
 	out, all := traceText, false
-	cmd := a.Verb(0, &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "trace [RUN]",
 		Short: "Show the trace of a run",
 		Long: `Show the trace of a workflow or agent run: its agents, model calls, tool calls, and sandbox commands, with
@@ -43,7 +43,7 @@ With -o json, you can send the spans to an OpenTelemetry collector:
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
 			return a.drawTrace(ctx, j, strings.Join(args, ""), out, all)
 		}),
-	})
+	}
 	cmd.Flags().VarP(cli.OneOf(&out, traceText, traceSVG, traceJSON), "output", "o", "output format: text, an SVG image, or OpenTelemetry JSON")
 	cmd.Flags().BoolVar(&all, "all", false, "show all spans, including Genkit internals and each sandbox call")
 	return cmd
@@ -105,11 +105,8 @@ func (a *command) drawTrace(ctx context.Context, j runstore.Store, id, out strin
 			fmt.Fprintln(a.Stdout)
 		}
 		o := runtrace.Options{All: all, Width: 120}
-		if f, ok := a.Stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-			o.Color = a.Options.Env.Get("NO_COLOR") == ""
-			if width, _, err := term.GetSize(int(f.Fd())); err == nil {
-				o.Width = width
-			}
+		if width, ok := cli.TerminalWidth(a.Stdout); ok {
+			o.Color, o.Width = a.Options.Env.Get("NO_COLOR") == "", cmp.Or(width, o.Width)
 		}
 		if err := t.Text(a.Stdout, o); err != nil {
 			return err

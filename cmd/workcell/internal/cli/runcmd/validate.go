@@ -1,11 +1,9 @@
 package runcmd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -24,7 +22,6 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
 	"github.com/workcell-dev/workcell/gateway/services"
-	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -51,7 +48,7 @@ func (p problem) line() string {
 	if p.Severity == severityWarning {
 		e.Message = "warning: " + e.Message
 	}
-	return sanitize.Line(e.Error())
+	return e.Error()
 }
 
 // checkedFile is the result for one file.
@@ -106,15 +103,13 @@ func (a *command) validate(ctx context.Context, args []string, strict bool) (err
 	for i := 0; i < len(c.todo); i++ { // check appends the agents of workflows to todo
 		c.check(ctx, c.todo[i])
 	}
-	if err := a.Print(c.files, func(w io.Writer) (err error) {
-		for _, f := range c.files {
-			for _, p := range f.Problems {
-				_, writeErr := fmt.Fprintln(w, p.line())
-				err = cmp.Or(err, writeErr)
-			}
+	var lines []string
+	for _, f := range c.files {
+		for _, p := range f.Problems {
+			lines = append(lines, p.line())
 		}
-		return err
-	}); err != nil {
+	}
+	if err := a.PrintLines(c.files, lines...); err != nil {
 		return err
 	}
 	warned := ""
@@ -190,7 +185,7 @@ func (c *checker) check(ctx context.Context, path string) {
 			File: path, Message: "not an agent or workflow", Hint: "agent files end in .prompt, workflows and scripts in .yaml or .yml, skills are SKILL.md",
 		})
 	case kind == "agent":
-		doc, err := app.CheckAgent(path)
+		doc, err := tools.CheckAgent(path)
 		wrong = append(wrong, err)
 		if doc != nil {
 			warned = append(warned, modelProblem(doc), rootProblem(c.Options.Env, doc.AsRoot()))

@@ -34,10 +34,10 @@ engine. On a second signal, the worker exits immediately.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.MaxRuns < 1 || o.MaxRuns > maxWorkerRuns {
-				return app.UsageError(fmt.Errorf("invalid value %d for --max-runs", o.MaxRuns), fmt.Sprintf("must be from 1 to %d", maxWorkerRuns))
+				return app.InvalidFlag("max-runs", o.MaxRuns, fmt.Sprintf("must be from 1 to %d", maxWorkerRuns))
 			}
 			if o.Grace < 0 {
-				return app.UsageError(fmt.Errorf("invalid value %s for --grace", o.Grace), "for example --grace 5m")
+				return app.InvalidFlag("grace", o.Grace, "for example --grace 5m")
 			}
 			return a.Work(cmd.Context(), o)
 		},

@@ -54,7 +54,7 @@ func (f *execFlags) checkUser(has string) error {
 	}
 	want, err := record.ParseUser(f.user)
 	if err != nil {
-		return app.UsageError(fmt.Errorf("invalid value %q for --user", f.user), "use a numeric UID or UID:GID, for example 1000:1000")
+		return app.InvalidFlag("user", f.user, "use a numeric UID or UID:GID, for example 1000:1000")
 	}
 	if f.user != "root" && !strings.Contains(f.user, ":") { // any group
 		want, has = f.user, strings.Split(has, ":")[0]
@@ -117,8 +117,8 @@ func (o *sandboxExecOptions) run(cmd *cobra.Command, a *command, args []string) 
 		return err
 	}
 	if o.timeout < sandbox.MinExecTimeout || o.timeout > sandbox.MaxExecTimeout {
-		return app.UsageError(fmt.Errorf("invalid value %s for --exec-timeout", o.timeout),
-			fmt.Sprintf("must be from %s to %s", sandbox.MinExecTimeout, sandbox.MaxExecTimeout))
+		allowed := fmt.Sprintf("must be from %s to %s", sandbox.MinExecTimeout, sandbox.MaxExecTimeout)
+		return app.InvalidFlag("exec-timeout", o.timeout, allowed)
 	}
 	return a.inSandbox(func(ctx context.Context, m *app.Manager, s *session.Session, argv []string) error {
 		if err := o.checkUser(s.Info().User); err != nil {

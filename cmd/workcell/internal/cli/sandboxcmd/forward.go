@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 
@@ -33,7 +32,7 @@ waiting for connections does not.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := netip.ParseAddr(address)
 			if err != nil || at.Zone() != "" {
-				return app.UsageError(fmt.Errorf("invalid value %q for --address", address), "use 127.0.0.1, or 0.0.0.0 to accept other hosts")
+				return app.InvalidFlag("address", address, "use 127.0.0.1, or 0.0.0.0 to accept other hosts")
 			}
 			ports, err := parsePorts(args[1:])
 			if err != nil {
@@ -77,18 +76,12 @@ func (a *command) forward(ctx context.Context, s *session.Session, at netip.Addr
 		a.Notice("warning: any host that can connect to %s can use these ports; no password is required", at)
 	}
 	var rows []forwarded
+	var lines []string
 	for i, addr := range f.Addrs() {
 		rows = append(rows, forwarded{ports[i].Sandbox, addr.String(), "http://" + reachable(addr)})
+		lines = append(lines, fmt.Sprintf("%s -> port %d of the sandbox", addr, ports[i].Sandbox))
 	}
-	err = a.Print(rows, func(w io.Writer) error {
-		var errs []error
-		for _, r := range rows {
-			_, err := fmt.Fprintf(w, "%s -> port %d of the sandbox\n", r.Address, r.Port)
-			errs = append(errs, err)
-		}
-		return errors.Join(errs...)
-	})
-	if err != nil {
+	if err := a.PrintLines(rows, lines...); err != nil {
 		return errors.Join(err, f.Close())
 	}
 	return f.Serve(ctx)

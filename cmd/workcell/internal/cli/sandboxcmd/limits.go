@@ -50,7 +50,7 @@ func (f limitFlags) limits() (backend.Limits, error) {
 	for flag, name := range limitFlagNames() {
 		row, value := backend.LimitNamed(name), *f[flag]
 		if least, most := row.Bounds(); value != 0 && (value < least || value > most) {
-			return l, app.UsageError(fmt.Errorf("invalid value %d for --%s", value, flag), fmt.Sprintf("must be from %d to %d %s", least, most, row.Unit))
+			return l, app.InvalidFlag(flag, value, fmt.Sprintf("must be from %d to %d %s", least, most, row.Unit))
 		}
 		*row.Of(&l) = value * row.Scale
 	}

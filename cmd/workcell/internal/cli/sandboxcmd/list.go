@@ -15,7 +15,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
-	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/admin"
@@ -96,11 +95,8 @@ func (a *command) watchSandboxes(ctx context.Context, m *app.Manager, user strin
 			}
 			line = fmt.Sprintf("%s  %-8s  %s  %s  %s", row.ID, row.State, row.Image, row.Key, row.Reason)
 		}
-		err := a.Print(out, func(w io.Writer) error {
-			_, err := fmt.Fprintf(w, "%s  %-8s  %s\n", e.Time.Format(time.TimeOnly), e.Type, sanitize.Line(strings.TrimSpace(line)))
-			return err
-		})
-		if err != nil {
+		line = fmt.Sprintf("%s  %-8s  %s", e.Time.Format(time.TimeOnly), e.Type, strings.TrimSpace(line))
+		if err := a.PrintLines(out, line); err != nil {
 			return err
 		}
 	}

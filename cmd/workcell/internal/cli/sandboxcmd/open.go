@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -137,10 +136,7 @@ func (o *sandboxOpenOptions) run(ctx context.Context, a *command) error {
 				a.Notice("cache %s is empty, so the sandbox does not use it; to fill it, see `workcell cache fill --help`", name)
 			}
 		}
-		return a.Print(openedSandbox{app.ViewSandbox(s.Info()), created, a.mechanism(ctx, s)}, func(w io.Writer) error {
-			_, err := fmt.Fprintln(w, s.ID())
-			return err
-		})
+		return a.PrintLines(openedSandbox{app.ViewSandbox(s.Info()), created, a.mechanism(ctx, s)}, s.ID())
 	})
 }
 
@@ -192,8 +188,7 @@ type openedSandbox struct {
 // the request, because they do not change the identity of a sandbox.
 func (o *sandboxOpenOptions) complete(e environ.Lookup) (variables map[string]string, err error) {
 	if o.idle < 0 {
-		return nil, app.UsageError(fmt.Errorf("invalid value %s for --idle-timeout", o.idle),
-			"must be positive, or 0 for never")
+		return nil, app.InvalidFlag("idle-timeout", o.idle, "must be positive, or 0 for never")
 	}
 	o.req.IdleTimeout = cmp.Or(o.idle, -1)
 	if o.root == "writable" {
@@ -221,7 +216,7 @@ func (o *sandboxOpenOptions) complete(e environ.Lookup) (variables map[string]st
 func checkUser(e environ.Lookup, user string) error {
 	id, err := record.ParseUser(user)
 	if err != nil {
-		return app.UsageError(fmt.Errorf("invalid value %q for --user", user), "use a numeric UID or UID:GID, for example 1000:1000")
+		return app.InvalidFlag("user", user, "use a numeric UID or UID:GID, for example 1000:1000")
 	}
 	if record.IsRoot(id) && !app.RootAllowed(e) {
 		return app.UsageError(fmt.Errorf("--user %s: root is not allowed in sandboxes", user), "set WORKCELL_ALLOW_ROOT=1 to allow it")

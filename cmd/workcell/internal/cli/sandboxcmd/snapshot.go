@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"time"
 
@@ -52,10 +51,7 @@ paused during the snapshot; if that is impossible, no snapshot is created. Snaps
 			if err != nil {
 				return err
 			}
-			return a.Print(snap, func(w io.Writer) error {
-				_, err := fmt.Fprintln(w, snap.Name)
-				return err
-			})
+			return a.PrintLines(snap, snap.Name)
 		}),
 	})
 	cmd.Flags().BoolVar(&remove, "remove", false, "remove the snapshot")
