@@ -14,6 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/models"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/executor/drivers"
+	"github.com/workcell-dev/workcell/executor/skill"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
@@ -40,11 +41,11 @@ func (h *Host) modelUses() (genkit, coding []models.Use, err error) {
 			use = models.Use{Model: doc.Meta.Model, Agent: name}
 		}
 		switch {
-		case use.Model == "" && NeedsNoModel(doc.Sandbox):
+		case use.Model == "" && NeedsNoModel(doc):
 		case use.Model == "":
 			return nil, nil, Fail(ExitModel, fmt.Errorf("agent %s %w", name, errNoModel),
 				"add model: provider/name to "+doc.File+", or pass --model provider/name")
-		case doc.Sandbox != nil && doc.Sandbox.Mode == frontmatter.ModeExecutor:
+		case codingAgent(doc) != nil:
 			coding = append(coding, use)
 		default:
 			genkit = append(genkit, use)
@@ -56,9 +57,33 @@ func (h *Host) modelUses() (genkit, coding []models.Use, err error) {
 	return genkit, coding, nil
 }
 
+// codingAgent returns the settings of a coding agent, or nil for other agents.
+func codingAgent(doc *frontmatter.Document) *frontmatter.Executor {
+	if doc.Sandbox == nil || doc.Sandbox.Mode != frontmatter.ModeExecutor {
+		return nil
+	}
+	return doc.Sandbox.Executor
+}
+
 // NeedsNoModel reports whether a program of the user does the agent's work. Such an agent may have no model.
-func NeedsNoModel(s *frontmatter.Sandbox) bool {
-	return s != nil && s.Mode == frontmatter.ModeExecutor && s.Executor != nil && s.Executor.Command == "custom"
+func NeedsNoModel(doc *frontmatter.Document) bool {
+	x := codingAgent(doc)
+	return x != nil && x.Command == "custom"
+}
+
+// Skills returns the skill directories of a coding agent, relative to the directory of the agent's file. For other
+// agents, it returns none.
+func Skills(doc *frontmatter.Document) ([]string, error) {
+	x := codingAgent(doc)
+	if x == nil {
+		return nil, nil
+	}
+	root, err := os.OpenRoot(filepath.Dir(doc.File)) // does not follow links out of the directory
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close() // opened for reading only
+	return skill.Find(root.FS(), x.Skills)
 }
 
 // modelProxy returns the model proxy for coding agents, or nil without coding agents.
@@ -98,8 +123,15 @@ func (a *App) CheckModel() error {
 	return err
 }
 
-// CheckCoding returns an error if a coding agent cannot use a model.
-func CheckCoding(command, name string) error {
+// CheckCoding returns an error if an agent is a coding agent and cannot use a model.
+func CheckCoding(doc *frontmatter.Document, model string) error {
+	if x := codingAgent(doc); x != nil {
+		return checkCoding(x.Command, model)
+	}
+	return nil
+}
+
+func checkCoding(command, name string) error {
 	provider, _, _ := strings.Cut(name, "/")
 	inside := executor.Inside{Models: map[model.Dialect]executor.Endpoint{}}
 	for _, d := range models.Dialects(provider) {
@@ -155,7 +187,7 @@ func (c CodingTasks) Check(model string) error {
 		if _, isScript := scriptOf(used); isScript {
 			continue // running the task reports the error
 		}
-		if err := CheckCoding(command, used); err != nil {
+		if err := checkCoding(command, used); err != nil {
 			return UsageError(fmt.Errorf("--executors %s: %w", text, err), "for example --executors "+command+"="+codingModels()[command])
 		}
 	}

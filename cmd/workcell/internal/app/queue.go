@@ -3,6 +3,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,9 +20,9 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/parcel"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/scripted"
-	"github.com/workcell-dev/workcell/executor/skill"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/transfer"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
@@ -49,6 +50,14 @@ func (a *App) openQueue(ctx context.Context, what string) (*worker.Queue, error)
 
 // Detach adds a run to the queue and returns its first journal entry.
 func (a *App) Detach(ctx context.Context, wf *workflow.Workflow, agents map[string]string, input map[string]any) (workflow.Entry, error) {
+	flags := a.opts.RunFlags
+	flags.Defaults = &session.Defaults{
+		Isolation: a.opts.Isolation, OCIRuntime: a.opts.OCIRuntime,
+		Mounts: make([]backend.Mount, len(a.opts.Mounts)), // only their number matters
+	}
+	if name, todo := flags.localFlag(); name != "" {
+		return workflow.Entry{}, UsageError(fmt.Errorf("--%s cannot be used with --detach", name), todo)
+	}
 	q, err := a.openQueue(ctx, "--detach")
 	if err != nil {
 		return workflow.Entry{}, err
@@ -123,14 +132,7 @@ func skillsOf(agents map[string]string) (map[string][]string, error) {
 			errs = append(errs, err)
 			continue
 		}
-		if s := doc.Sandbox; s == nil || s.Mode != frontmatter.ModeExecutor || s.Executor == nil {
-			continue
-		}
-		root, err := os.OpenRoot(filepath.Dir(agents[name]))
-		if err == nil {
-			skills[name], err = skill.Find(root.FS(), doc.Sandbox.Executor.Skills)
-			err = errors.Join(err, root.Close())
-		}
+		skills[name], err = Skills(doc)
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -152,7 +154,7 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n RunNote) error {
 	}
 	note := r.Note
 	if !n.Detached { // otherwise the queue already has all files
-		if name := n.Stays(); name != "" {
+		if name, _ := n.localFlag(); name != "" {
 			return UsageError(fmt.Errorf("run %s was started with --%s, which cannot be used with --detach", r.ID, name),
 				"resume it without --detach: workcell runs resume "+r.ID)
 		}
@@ -186,21 +188,38 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n RunNote) error {
 	return nil
 }
 
-// Stays returns a flag of the run that depends on this host, or the flag for a configured value that does. It returns
-// an empty string if there is no such flag.
-func (n RunNote) Stays() string {
-	for name, set := range map[string]bool{
-		"map-image": n.MapImage != nil, "allow-image": n.AllowImage != nil, "audit": n.Audit != "", "out": n.Out != "", "apply": n.Apply,
-		"host-tools": n.HostTools != "", "egress-allow-private": n.EgressAllowPrivate != nil, "pip-index": n.PipIndex != "", "npm-registry": n.NpmRegistry != "",
-		"audit-hash": n.AuditHash, "force": n.Force, "trace-content": n.TraceContent,
-		"oci-runtime": n.Defaults != nil && n.Defaults.OCIRuntime != "", "mount": n.Defaults != nil && len(n.Defaults.Mounts) > 0,
-		"isolation": n.Defaults != nil && n.Defaults.Isolation != "",
+// localFlag returns a flag of a run that applies to one host, or the flag for a configured value of this kind, and a
+// hint for --detach. Both are empty if there is no such flag.
+func (f RunFlags) localFlag() (name, todo string) {
+	defaults := cmp.Or(f.Defaults, &session.Defaults{})
+	const there = "pass it to `workcell worker`, or configure it on the worker's host"
+	const later = "collect the results later with `workcell runs get RUN` or `workcell runs apply RUN`"
+	for _, flag := range []struct {
+		name string
+		set  bool
+		todo string
+	}{
+		{"allow-image", f.AllowImage != nil, there},
+		{"apply", f.Apply, later},
+		{"audit", f.Audit != "", there},
+		{"audit-hash", f.AuditHash, there},
+		{"egress-allow-private", f.EgressAllowPrivate != nil, there},
+		{"force", f.Force, later},
+		{"host-tools", f.HostTools != "", there},
+		{"isolation", defaults.Isolation != "", there},
+		{"map-image", f.MapImage != nil, there},
+		{"mount", len(defaults.Mounts) > 0, there},
+		{"npm-registry", f.NpmRegistry != "", there},
+		{"oci-runtime", defaults.OCIRuntime != "", there},
+		{"out", f.Out != "", later},
+		{"pip-index", f.PipIndex != "", there},
+		{"trace-content", f.TraceContent, there},
 	} {
-		if set {
-			return name
+		if flag.set {
+			return flag.name, flag.todo
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // loadRun loads the workflow and the agents of a resumed run, and sets its flags. The files are the run's original

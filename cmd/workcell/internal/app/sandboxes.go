@@ -132,6 +132,15 @@ func FindSandbox(list []session.Info, name string) (session.Info, error) {
 	return session.Info{}, UsageError(fmt.Errorf("%q matches %d sandboxes", name, len(found)), "use one of: "+strings.Join(keys, ", "))
 }
 
+// Find is like FindSandbox, for the sandboxes of the manager.
+func (m *Manager) Find(ctx context.Context, name string) (session.Info, error) {
+	list, err := m.List(ctx)
+	if err != nil {
+		return session.Info{}, err
+	}
+	return FindSandbox(list, name)
+}
+
 // NamedSandboxes returns the sandboxes of an instance that match a name given by the user. An id or key comes first,
 // then a name or run, and then a prefix of an id or run.
 func NamedSandboxes(list []session.Info, name string) []session.Info {

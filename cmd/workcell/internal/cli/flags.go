@@ -34,29 +34,25 @@ func ParseEnv(e environ.Lookup, pairs []string) (map[string]string, error) {
 	return out, nil
 }
 
-// egressFlag adds the flags for private networks, and for package registries, which may be in private networks.
-func (a *Command) egressFlag(f *pflag.FlagSet) {
-	f.StringArrayVar(&a.Options.EgressAllowPrivate, "egress-allow-private", nil,
-		"allow hosts in network.allow to have private addresses in `CIDR`, for example 10.0.0.0/8 (repeatable)")
-	f.StringVar(&a.Options.PipIndex, "pip-index", "", "`URL` of the index for pip_packages (default: the image's setting)")
-	f.StringVar(&a.Options.NpmRegistry, "npm-registry", "", "`URL` of the registry for npm_packages (default: the image's setting)")
-}
-
-// PoolFlag adds --pool to a server.
-func (a *Command) PoolFlag(f *pflag.FlagSet) {
-	f.StringArrayVar(&a.Options.Pool, "pool", nil, "`IMAGE=N`: keep N sandboxes of IMAGE ready so that new ones open faster (repeatable)")
+// EnvFlag adds -e to a command that runs a program. [ParseEnv] parses the values.
+func EnvFlag(f *pflag.FlagSet, pairs *[]string) {
+	f.StringArrayVarP(pairs, "env", "e", nil,
+		"`NAME=VALUE`: environment variable; NAME alone passes on its local value (repeatable)")
 }
 
 // flagGroup is a set of flags that several commands share. Their values are in Command.Options.
 type flagGroup int
 
 const (
-	EngineFlags flagGroup = 1 << iota // container engine; for every command that uses sandboxes
-	ImageFlags                        // creation of sandboxes: allowed images, mirrors, and the OCI runtime
-	ModelFlags                        // model that overrides the agents' files
-	OutputFlags                       // format of the data on standard output
-	AgentsFlags                       // directory of the agents of workflows
-	AuditFlags                        // audit log
+	EngineFlags   flagGroup = 1 << iota // container engine; for every command that uses sandboxes
+	ImageFlags                          // creation of sandboxes: images, mounts, isolation, and private networks
+	ModelFlags                          // model that overrides the agents' files
+	ContentFlags                        // contents of traces
+	HostToolFlags                       // the operator's host tools file
+	OutputFlags                         // format of the data on standard output
+	AgentsFlags                         // directory of the agents of workflows
+	AuditFlags                          // audit log
+	PoolFlags                           // pooled sandboxes of servers
 )
 
 // Verb returns a command with the flags of some groups.
@@ -75,18 +71,30 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 			"allow only images that match `PATTERN`, for example python:3.* or ghcr.io/acme/** (repeatable)")
 		f.StringArrayVar(&a.Options.Mounts, "mount", nil,
 			"`SOURCE:TARGET[:rw]`: mount host directory SOURCE at TARGET in sandboxes; read-only unless you add :rw (repeatable)")
-		f.StringVar(&a.Options.OCIRuntime, "oci-runtime", "", "`NAME`: OCI runtime, for example runsc for gVisor (default: the engine's default)")
+		f.StringVar(&a.Options.OCIRuntime, "oci-runtime", "",
+			"`NAME`: OCI runtime, for example runsc for gVisor (default: the engine's default)")
 		f.Var(OneOf(&a.Options.Isolation, backend.Isolations()...), "isolation",
 			"minimum isolation of sandboxes; a workflow or agent can raise it but not lower it")
-		a.egressFlag(f)
+		f.StringArrayVar(&a.Options.EgressAllowPrivate, "egress-allow-private", nil,
+			"allow hosts in network.allow to have private addresses in `CIDR`, for example 10.0.0.0/8 (repeatable)")
+		f.StringVar(&a.Options.PipIndex, "pip-index", "",
+			"`URL` of the index for pip_packages (default: the image's setting)")
+		f.StringVar(&a.Options.NpmRegistry, "npm-registry", "",
+			"`URL` of the registry for npm_packages (default: the image's setting)")
 	}
 	if groups&ModelFlags != 0 {
 		f.StringVar(&a.Options.Model, "model", "",
 			"`MODEL`: model to use instead of the agents' models: provider/name, or scripted/PATH.yaml for recorded answers")
-		f.StringVar(&a.Options.Prices, "prices", "", "`FILE`: path to a file with model prices for coding agents; overrides the built-in prices")
+		f.StringVar(&a.Options.Prices, "prices", "",
+			"`FILE`: path to a file with model prices for coding agents; overrides the built-in prices")
+	}
+	if groups&ContentFlags != 0 {
 		f.BoolVar(&a.Options.TraceContent, "trace-content", false,
 			"include prompts, answers, tool calls, and error texts in traces; they may contain secrets")
-		a.HostToolsFlag(f)
+	}
+	if groups&HostToolFlags != 0 {
+		f.StringVar(&a.Options.HostTools, "host-tools", "", "`FILE`: list of MCP servers whose tools run on this host; "+
+			"agents select tools with host_tools (default $WORKCELL_HOST_TOOLS)")
 	}
 	if groups&OutputFlags != 0 {
 		f.VarP(OneOf(&a.Out, OutputTable, outputJSON), "output", "o", "output format")
@@ -98,7 +106,12 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 			"with --audit, record SHA-256 hashes of command arguments instead of the arguments")
 	}
 	if groups&AgentsFlags != 0 {
-		f.StringVar(&a.Options.Agents, "agents", "", "`DIR`: directory containing agents (default: agents, ../agents, and . relative to the workflow)")
+		f.StringVar(&a.Options.Agents, "agents", "",
+			"`DIR`: directory containing agents (default: agents, ../agents, and . relative to the workflow)")
+	}
+	if groups&PoolFlags != 0 {
+		f.StringArrayVar(&a.Options.Pool, "pool", nil,
+			"`IMAGE=N`: keep N sandboxes of IMAGE ready so that new ones open faster (repeatable)")
 	}
 	return cmd
 }
@@ -157,10 +170,4 @@ func flagError(cmd *cobra.Command, err error) error {
 		return app.InvalidFlag(bad.GetFlag().Name, bad.GetValue(), unknown.Error())
 	}
 	return app.UsageError(err, "see `"+cmd.CommandPath()+" --help`")
-}
-
-// HostToolsFlag adds the flag for the operator's host tools file.
-func (a *Command) HostToolsFlag(f *pflag.FlagSet) {
-	f.StringVar(&a.Options.HostTools, "host-tools", "",
-		"`FILE`: list of MCP servers whose tools run on this host; agents select tools with host_tools (default $WORKCELL_HOST_TOOLS)")
 }

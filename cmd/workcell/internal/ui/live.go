@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -154,7 +153,7 @@ func (s *Server) runEvents(w http.ResponseWriter, r *http.Request, run, from str
 			known, err := s.opts.Journal.Run(ctx, run)
 			state, _ := app.RunState(ctx, s.opts.Journal, known) // an unknown state is a state
 			size := int64(-1)
-			if info, err := os.Stat(filepath.Join(dir.Of(run), runtrace.FileName)); err == nil {
+			if info, err := os.Stat(dir.Of(run, runtrace.FileName)); err == nil {
 				size = info.Size()
 			}
 			return []any{state, err == nil, size}

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -153,7 +152,7 @@ func (s *Server) traces(h head) (list []*runtrace.Trace, why string) {
 	if err != nil {
 		return nil, err.Error()
 	}
-	f, err := os.Open(filepath.Join(dir.Of(h.ID), runtrace.FileName))
+	f, err := os.Open(dir.Of(h.ID, runtrace.FileName))
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && h.Detached:
 		return nil, "the trace is on the host of the run's worker"

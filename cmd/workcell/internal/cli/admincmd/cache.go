@@ -91,7 +91,7 @@ All sandboxes that use the cache get these files, so only run commands that you 
 	f.StringVar(&o.Request.Image, "image", "", "`IMAGE`: image to run the command in (default: the Python image for pip, Node for npm, or bash)")
 	f.StringVar(&o.from, "from", "", "`DIR`: local directory to copy to the command's working directory")
 	f.StringArrayVar(&o.hosts, "network-allow", nil, "`HOST`: host to allow instead of the cache's registry: NAME, *.NAME, NAME:PORT, registry:NAME (repeatable)")
-	f.StringArrayVarP(&o.env, "env", "e", nil, "`NAME=VALUE`: environment variable; NAME alone passes on its local value (repeatable)")
+	cli.EnvFlag(f, &o.env)
 	f.Int64Var(&o.sizeMB, "size-mb", 0, fmt.Sprintf("maximum size of the cache in MiB (default %d)", cache.DefaultMaxBytes>>20))
 	f.BoolVar(&o.Fresh, "fresh", false, "discard the existing contents of the cache")
 	return cmd

@@ -17,7 +17,9 @@ import (
 )
 
 func newDevCmd(a *command) *cobra.Command {
-	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags|cli.ModelFlags|cli.AgentsFlags, &cobra.Command{
+	const groups = cli.EngineFlags | cli.ImageFlags | cli.ModelFlags | cli.ContentFlags | cli.HostToolFlags |
+		cli.AgentsFlags | cli.PoolFlags
+	return a.Verb(groups, &cobra.Command{
 		Use:     "dev PATH…",
 		Example: "  genkit start -- workcell dev examples/agents examples/workflows/debug-and-fix.yaml",
 		Short:   "Serve agents and workflows to the Genkit Developer UI",
@@ -37,11 +39,12 @@ The UI shows workflows as flows, agents as prompts, and sandbox tools as tools t
 			if err := os.Setenv("GENKIT_ENV", "dev"); err != nil {
 				return err
 			}
-			return a.WithHost(cmd.Context(), app.Use{Pool: &session.Request{}}, files, false, func(ctx context.Context, h *app.Host) error { return h.ServeDev(ctx, workflows) })
+			use := app.Use{Pool: &session.Request{}}
+			return a.WithHost(cmd.Context(), use, files, false, func(ctx context.Context, h *app.Host) error {
+				return h.ServeDev(ctx, workflows)
+			})
 		},
 	})
-	a.PoolFlag(cmd.Flags())
-	return cmd
 }
 
 // devFiles loads workflows and finds all agents.

@@ -55,7 +55,9 @@ type mcpOptions struct {
 
 func newMCPCmd(a *command) *cobra.Command {
 	o := &mcpOptions{transport: transportStdio, network: backend.NetworkNone, onExit: onExitClose}
-	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags|cli.ModelFlags|cli.AuditFlags, &cobra.Command{
+	const groups = cli.EngineFlags | cli.ImageFlags | cli.ModelFlags | cli.ContentFlags | cli.HostToolFlags |
+		cli.AuditFlags | cli.PoolFlags
+	cmd := a.Verb(groups, &cobra.Command{
 		Use:   "mcp [flags]",
 		Short: "Serve sandboxes to MCP clients",
 		Long: `Serve sandboxes to MCP clients such as coding agents, IDEs, and chat applications.
@@ -104,7 +106,6 @@ CPU, memory, and workspace size, and --allow-image limits images.`,
 		"`HOST`: host that sandboxes may reach with --network none: NAME, *.NAME, NAME:PORT, or registry:NAME (repeatable)")
 	f.IntVar(&a.Options.MaxSandboxes, "max-sandboxes", 64,
 		"maximum number of open sandboxes for all clients; opening more fails with the error code capacity")
-	a.PoolFlag(f)
 	f.StringArrayVar(&o.caches, "cache", nil, "`NAME`: name of a cache that the sandboxes can read, for example pip (repeatable)")
 	f.Var(cli.OneOf(&o.onExit, onExitClose, onExitKeep), "on-exit", "close or keep the sandboxes when the server exits")
 	f.Lookup("on-exit").DefValue += "; keep with --transport http and a database"

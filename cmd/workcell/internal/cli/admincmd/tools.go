@@ -42,7 +42,7 @@ type toolsOptions struct {
 func newToolsCmd(a *command) *cobra.Command {
 	o := &toolsOptions{command: a}
 	verb := func(cmd *cobra.Command) *cobra.Command {
-		a.HostToolsFlag(cmd.Flags())
+		a.Verb(cli.HostToolFlags, cmd)
 		cmd.Flags().StringVar(&o.agent, "agent", "", "`FILE.prompt`: agent whose host_tools apply (default: all tools are allowed)")
 		return cmd
 	}

@@ -25,7 +25,8 @@ func (a *command) runVerb(cmd *cobra.Command) *cobra.Command {
 		pairs  []string
 		detach bool
 	)
-	a.Verb(cli.AgentsFlags|cli.EngineFlags|cli.ImageFlags|cli.ModelFlags|cli.OutputFlags|cli.AuditFlags, cmd)
+	a.Verb(cli.AgentsFlags|cli.EngineFlags|cli.ImageFlags|cli.ModelFlags|cli.ContentFlags|cli.HostToolFlags|
+		cli.OutputFlags|cli.AuditFlags, cmd)
 	f := cmd.Flags()
 	f.StringArrayVar(&pairs, "input", nil,
 		"`NAME=VALUE`: input value, or NAME=@FILE to read the value from a file (repeatable)")
@@ -52,10 +53,14 @@ func (a *command) runVerb(cmd *cobra.Command) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if detach {
-			return a.detach(cmd, wf, agents, input)
+		if !detach {
+			return a.App.Run(cmd.Context(), wf, agents, input, a.showResult)
 		}
-		return a.App.Run(cmd.Context(), wf, agents, input, a.showResult)
+		e, err := a.App.Detach(cmd.Context(), wf, agents, input)
+		if err != nil {
+			return err
+		}
+		return a.PrintLines(app.RunView{ID: e.RunID, Workflow: wf.ID, State: app.RunQueued, Started: e.Time}, e.RunID)
 	}
 	return cmd
 }
@@ -101,33 +106,6 @@ run ` + "`workcell runs apply`" + `.
 			"  workcell runs logs --follow $(workcell run --state postgres://user@host/database --detach fix.yaml)",
 		Args: runArgs,
 	})
-}
-
-// stayHere returns the flags of `run` that apply to a single host, with a hint for the use with --detach.
-func stayHere() map[string]string {
-	said := "pass it to `workcell worker`, or configure it on the worker's host"
-	later := "collect the results later with `workcell runs get RUN` or `workcell runs apply RUN`"
-	return map[string]string{
-		"allow-image": said, "map-image": said, "mount": said, "oci-runtime": said, "egress-allow-private": said, "pip-index": said,
-		"isolation":    said,
-		"npm-registry": said, "host-tools": said, "audit": said, "audit-hash": said, "trace-content": said,
-		"out": later, "force": later, "apply": later,
-	}
-}
-
-// detach adds a run to the queue.
-func (a *command) detach(cmd *cobra.Command, wf *workflow.Workflow, agents map[string]string, input map[string]any) error {
-	flags := stayHere()
-	for _, name := range slices.Sorted(maps.Keys(flags)) {
-		if cmd.Flags().Changed(name) {
-			return app.UsageError(fmt.Errorf("--%s cannot be used with --detach", name), flags[name])
-		}
-	}
-	e, err := a.App.Detach(cmd.Context(), wf, agents, input)
-	if err != nil {
-		return err
-	}
-	return a.PrintLines(app.RunView{ID: e.RunID, Workflow: wf.ID, State: app.RunQueued, Started: e.Time}, e.RunID)
 }
 
 // runArgs requires a file. Only agents accept more arguments.

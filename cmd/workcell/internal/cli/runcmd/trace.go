@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
+	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
@@ -55,25 +54,11 @@ func (a *command) drawTrace(ctx context.Context, j runstore.Store, id, out strin
 	if err != nil {
 		return err
 	}
-	if id == "" {
-		page, err := j.Runs(ctx, runstore.Query{Limit: app.MaxRuns})
-		if err != nil {
-			return err
-		}
-		latest := slices.IndexFunc(page.Runs, func(r runstore.Run) bool {
-			_, err := os.Stat(filepath.Join(dir.Of(r.ID), runtrace.FileName))
-			return err == nil
-		})
-		if latest < 0 {
-			return app.Fail(app.ExitNotFound, errors.New("no traces found"), "")
-		}
-		id = page.Runs[latest].ID
-	}
-	r, err := app.FindRun(ctx, j, id)
+	r, err := tracedRun(ctx, j, dir, id)
 	if err != nil {
 		return err
 	}
-	file, err := os.Open(filepath.Join(dir.Of(r.ID), runtrace.FileName))
+	file, err := os.Open(dir.Of(r.ID, runtrace.FileName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return app.Fail(app.ExitNotFound, fmt.Errorf("trace of run %s not found", r.ID),
 			"no trace is kept with OTEL_SDK_DISABLED=true, or if TRACEPARENT excludes the run from sampling")
@@ -113,4 +98,21 @@ func (a *command) drawTrace(ctx context.Context, j runstore.Store, id, out strin
 		}
 	}
 	return nil
+}
+
+// tracedRun returns a run by its id or a prefix of it. Without an id, it returns the latest run with a trace.
+func tracedRun(ctx context.Context, j runstore.Store, dir runfiles.Dir, id string) (runstore.Run, error) {
+	if id != "" {
+		return app.FindRun(ctx, j, id)
+	}
+	page, err := j.Runs(ctx, runstore.Query{Limit: app.MaxRuns})
+	if err != nil {
+		return runstore.Run{}, err
+	}
+	for _, r := range page.Runs {
+		if _, err := os.Stat(dir.Of(r.ID, runtrace.FileName)); err == nil {
+			return r, nil
+		}
+	}
+	return runstore.Run{}, app.Fail(app.ExitNotFound, errors.New("no traces found"), "")
 }

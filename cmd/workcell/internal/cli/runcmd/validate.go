@@ -60,7 +60,7 @@ type checkedFile struct {
 
 func newValidateCmd(a *command) *cobra.Command {
 	strict := false
-	cmd := a.Verb(cli.OutputFlags|cli.AgentsFlags, &cobra.Command{
+	cmd := a.Verb(cli.OutputFlags|cli.AgentsFlags|cli.HostToolFlags, &cobra.Command{
 		Use:     "validate PATH…",
 		Example: "  workcell validate agents workflow.yaml\n  workcell validate --strict -o json .",
 		Short:   "Check agents, workflows, scripts, and skills",
@@ -76,7 +76,6 @@ provider (--model) and a workspace directory that does not exist (--workspace).`
 		},
 	})
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 3 if there are warnings")
-	a.HostToolsFlag(cmd.Flags())
 	return cmd
 }
 
@@ -234,11 +233,18 @@ func (c *checker) agentsOf(workflow string) func(name string) (*frontmatter.Docu
 	files := app.AgentsFor(workflow, c.Options.Agents)
 	return func(name string) (*frontmatter.Document, error) {
 		doc, err := files.Known(name)
-		if path, missing := files.Find(name); missing == nil && !c.done[filepath.Clean(path)] {
-			c.done[filepath.Clean(path)] = true
-			c.todo = append(c.todo, path)
+		if path, missing := files.Find(name); missing == nil {
+			c.later(path)
 		}
 		return doc, err
+	}
+}
+
+// later adds a file to the files to check, unless it is one of them.
+func (c *checker) later(path string) {
+	if !c.done[filepath.Clean(path)] {
+		c.done[filepath.Clean(path)] = true
+		c.todo = append(c.todo, path)
 	}
 }
 
@@ -264,7 +270,7 @@ func (c *checker) add(f checkedFile, wrong, warned []error) {
 // modelProblem returns the error that a run without --model would return for the agent's model.
 func modelProblem(doc *frontmatter.Document) error {
 	if doc.Meta.Model == "" {
-		if app.NeedsNoModel(doc.Sandbox) {
+		if app.NeedsNoModel(doc) {
 			return nil
 		}
 		return doc.Problem("", "add model: provider/name, or pass --model to run", "the agent has no model")
@@ -274,10 +280,8 @@ func modelProblem(doc *frontmatter.Document) error {
 		_, hint := app.Classify(err)
 		return doc.Problem("model", hint, "%v", err)
 	}
-	if s := doc.Sandbox; s != nil && s.Mode == frontmatter.ModeExecutor && s.Executor != nil {
-		if err := app.CheckCoding(s.Executor.Command, use.Model); err != nil {
-			return doc.Problem("model", "use another model, or pass --model to run", "%v", err)
-		}
+	if err := app.CheckCoding(doc, use.Model); err != nil {
+		return doc.Problem("model", "use another model, or pass --model to run", "%v", err)
 	}
 	return nil
 }
@@ -307,26 +311,12 @@ const skillFile = "SKILL.md"
 
 // skillsOf adds the skills of a coding agent to the files to check. It returns problems of the agent's skill patterns.
 func (c *checker) skillsOf(doc *frontmatter.Document) error {
-	s := doc.Sandbox
-	if s == nil || s.Mode != frontmatter.ModeExecutor || s.Executor == nil {
-		return nil
-	}
-	dir := filepath.Dir(doc.File)
-	root, err := os.OpenRoot(dir) // does not follow links out of dir, like a run
-	if err != nil {
-		return doc.Problem("sandbox.executor.skills", "", "%v", err)
-	}
-	defer root.Close() // opened for reading only
-	found, err := skill.Find(root.FS(), s.Executor.Skills)
+	found, err := app.Skills(doc)
 	if err != nil {
 		return doc.Problem("sandbox.executor.skills", "paths are relative to the agent file", "executor.skills: %v", err)
 	}
 	for _, name := range found {
-		path := filepath.Join(dir, filepath.FromSlash(name), skillFile)
-		if !c.done[path] {
-			c.done[path] = true
-			c.todo = append(c.todo, path)
-		}
+		c.later(filepath.Join(filepath.Dir(doc.File), filepath.FromSlash(name), skillFile))
 	}
 	return nil
 }

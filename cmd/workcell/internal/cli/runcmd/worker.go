@@ -17,7 +17,7 @@ const maxWorkerRuns = 1000
 
 func newWorkerCmd(a *command) *cobra.Command {
 	o := worker.Options{MaxRuns: 4}
-	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags|cli.AuditFlags, &cobra.Command{
+	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags|cli.ContentFlags|cli.HostToolFlags|cli.AuditFlags, &cobra.Command{
 		Use:   "worker",
 		Short: "Run queued workflows",
 		Long: `Run workflows from the queue in the PostgreSQL database (--state), and resume the runs of killed workers. To
@@ -45,7 +45,5 @@ engine. On a second signal, the worker exits immediately.`,
 	f := cmd.Flags()
 	f.IntVar(&o.MaxRuns, "max-runs", o.MaxRuns, "maximum number of concurrent runs")
 	f.DurationVar(&o.Grace, "grace", 0, "how long to wait for running workflows on shutdown")
-	f.BoolVar(&a.Options.TraceContent, "trace-content", false, "include prompts, answers, tool calls, and error texts in traces; they may contain secrets")
-	a.HostToolsFlag(f)
 	return cmd
 }

@@ -25,11 +25,7 @@ owns the sandbox exits. Hosts in network.deny are still refused.`,
 }
 
 func (a *command) allowHosts(ctx context.Context, m *app.Manager, args []string) error {
-	list, err := m.List(ctx)
-	if err != nil {
-		return err
-	}
-	info, err := app.FindSandbox(list, args[0])
+	info, err := m.Find(ctx, args[0])
 	if err != nil {
 		return err
 	}

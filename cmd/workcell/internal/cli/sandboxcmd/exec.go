@@ -35,7 +35,7 @@ type execFlags struct {
 // for Docker's -it.
 func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
 	cmd.Flags().StringVarP(&f.dir, "workdir", "w", "", "`DIR`: directory to "+dir+" in, relative to /workspace")
-	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "`NAME=VALUE`: environment variable; NAME alone passes on its local value (repeatable)")
+	cli.EnvFlag(cmd.Flags(), &f.env)
 	cmd.Flags().StringVarP(&f.user, "user", "u", "", "`UID[:GID]`: user to "+dir+" as, or root; must be the sandbox's user")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError

@@ -65,11 +65,7 @@ func (a *command) inSandbox(
 	do func(ctx context.Context, m *app.Manager, s *session.Session, args []string) error,
 ) func(*cobra.Command, []string) error {
 	return a.managed(app.StateWanted, first, func(ctx context.Context, m *app.Manager, args []string) error {
-		list, err := m.List(ctx)
-		if err != nil {
-			return err
-		}
-		info, err := app.FindSandbox(list, args[0])
+		info, err := m.Find(ctx, args[0])
 		if err != nil {
 			return err
 		}
