@@ -59,7 +59,7 @@ func (a *App) checkMounts(list []backend.Mount) error {
 	if len(list) == 0 {
 		return nil
 	}
-	dir, err := a.StateDir()
+	dir, err := a.stateDir()
 	if err != nil {
 		return err
 	}

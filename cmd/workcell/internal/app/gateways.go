@@ -4,7 +4,6 @@ import (
 	"errors"
 	"maps"
 	"net/netip"
-	"path/filepath"
 	"slices"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -16,12 +15,17 @@ import (
 	"github.com/workcell-dev/workcell/session/cache"
 )
 
-// GrantsDir returns the directory for additional hosts that operators allow for running sandboxes.
-func GrantsDir(dir state.Dir) string { return filepath.Join(string(dir), "egress") }
+// grantsDir returns the directory for additional hosts that operators allow for running sandboxes.
+func grantsDir(dir state.Dir) string { return dir.Path("egress") }
+
+// AllowHosts allows a sandbox to reach more hosts until the process with its gateway exits.
+func (m *Manager) AllowHosts(id string, hosts ...string) error {
+	return egress.Allow(grantsDir(m.place.Dir), id, hosts...)
+}
 
 // egress returns the egress gateway for this command's sandboxes.
 func (a *App) egress(dir state.Dir) (*egress.Gateway, error) {
-	o := &egress.Options{Grants: GrantsDir(dir), Log: a.Logger()}
+	o := &egress.Options{Grants: grantsDir(dir), Log: a.Logger()}
 	var err error
 	if o.Services, err = a.Services(); err != nil {
 		return nil, err
@@ -70,7 +74,9 @@ func ServiceProblems(g *services.Gateway, doc *frontmatter.Document) (errs []err
 
 // environments returns what installs packages for this command's sandboxes.
 func (a *App) environments(dir state.Dir) (*environment.Builder, error) {
-	b, err := environment.New(&environment.Options{Dir: filepath.Join(string(dir), "environments"), PipIndex: a.opts.PipIndex, NpmRegistry: a.opts.NpmRegistry})
+	b, err := environment.New(&environment.Options{
+		Dir: dir.Path("environments"), PipIndex: a.opts.PipIndex, NpmRegistry: a.opts.NpmRegistry,
+	})
 	if err != nil {
 		return nil, UsageError(err, "for example --pip-index https://pypi.example.org/simple")
 	}
@@ -83,18 +89,18 @@ func (a *App) Caches() (*cache.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := a.StateDir()
+	dir, err := a.stateDir()
 	if err != nil {
 		return nil, err
 	}
 	var own []cache.Volume
-	configured := conf.Caches
-	for _, name := range slices.Sorted(maps.Keys(configured)) {
-		own = append(own, cache.Own(name, configured[name]))
+	for _, name := range slices.Sorted(maps.Keys(conf.Caches)) {
+		own = append(own, cache.Own(name, conf.Caches[name]))
 	}
-	store, err := cache.Open(filepath.Join(string(dir), "caches"), own...)
+	store, err := cache.Open(dir.Path("caches"), own...)
 	if err != nil {
-		return nil, Fail(ExitInvalid, err, "check caches in the configuration; to find the file, run `workcell config show --origin`")
+		return nil, Fail(ExitInvalid, err,
+			"check caches in the configuration; to find the file, run `workcell config show --origin`")
 	}
 	return store, nil
 }

@@ -220,9 +220,9 @@ func (a *App) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.
 	), nil
 }
 
-// StartTracing sets up traces and metrics as configured. It must be called before initGenkit. keep stores the spans of
+// startTracing sets up traces and metrics as configured. It must be called before initGenkit. keep stores the spans of
 // a run (Host.keepTrace).
-func (a *App) StartTracing(ctx context.Context, keep bool) (context.Context, *otelsetup.Tracing, error) {
+func (a *App) startTracing(ctx context.Context, keep bool) (context.Context, *otelsetup.Tracing, error) {
 	c, err := a.Config()
 	if err == nil {
 		err = a.configureTelemetry(c)
@@ -238,10 +238,8 @@ func (a *App) StartTracing(ctx context.Context, keep bool) (context.Context, *ot
 
 // keepTrace stores the spans of this process with a run, for `workcell runs trace`.
 func (h *Host) keepTrace(runID string) {
-	if dir, err := h.RunFiles(); err == nil { // without a state directory, there is no manager
-		if h.traced == "" && h.tel.KeepIn(dir.Of(runID)) { // only for the outermost workflow
-			h.traced = runID
-		}
+	if h.traced == "" && h.tel.KeepIn(h.m.runFiles().Of(runID)) { // only for the outermost workflow
+		h.traced = runID
 	}
 }
 
@@ -278,7 +276,7 @@ func (a *App) Observe(
 		}()
 		ctx = audit.NewContext(audited, log)
 	}
-	ctx, tel, err := a.StartTracing(ctx, oneRun)
+	ctx, tel, err := a.startTracing(ctx, oneRun)
 	if err != nil {
 		return err
 	}

@@ -44,6 +44,8 @@ type Use struct {
 type Manager struct {
 	*session.Manager
 	app     *App
+	conf    *config.Config
+	place   state.Place
 	runtime string        // OCI runtime of new sandboxes
 	Records state.Records // nil if the command does not use them
 	Engine  string        // engine ID in the records; empty without records
@@ -99,7 +101,7 @@ func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) 
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{app: a, runtime: opts.Defaults.OCIRuntime, Records: store, Done: end}
+	m := &Manager{app: a, conf: conf, place: place, runtime: opts.Defaults.OCIRuntime, Records: store, Done: end}
 	if store != nil {
 		open = append(open, func() { store.Close() }) // every change was written to disk before it was acknowledged
 	}
@@ -149,7 +151,7 @@ func (m *Manager) NewIsolation() backend.Isolation {
 
 // WithManager runs fn with a manager that leaves every sandbox as it is when fn is done. All of it is one trace.
 func (a *App) WithManager(ctx context.Context, use Use, fn func(context.Context, *Manager) error) (err error) {
-	ctx, tel, err := a.StartTracing(ctx, false)
+	ctx, tel, err := a.startTracing(ctx, false)
 	if err != nil {
 		return err
 	}

@@ -30,8 +30,14 @@ import (
 	"github.com/workcell-dev/workcell/workflow/worker"
 )
 
+// queue is the queue of runs, with the directory for the results on this host.
+type queue struct {
+	*worker.Queue
+	kept runfiles.Dir
+}
+
 // openQueue opens the queue in the state database.
-func (a *App) openQueue(ctx context.Context, what string) (*worker.Queue, error) {
+func (a *App) openQueue(ctx context.Context, what string) (*queue, error) {
 	place, err := a.State()
 	if err != nil {
 		return nil, err
@@ -45,7 +51,7 @@ func (a *App) openQueue(ctx context.Context, what string) (*worker.Queue, error)
 		return nil, err
 	}
 	q.Journal().Transcripts = a.keepsTranscripts()
-	return q, nil
+	return &queue{q, runsIn(place.Dir)}, nil
 }
 
 // Detach adds a run to the queue and returns its first journal entry.
@@ -96,7 +102,7 @@ func (a *App) detachedNote(wf *workflow.Workflow) (string, error) {
 
 // sendFiles stores the files of a run in the queue. base is the original workspace of the run. It is empty for a new
 // run.
-func (a *App) sendFiles(ctx context.Context, q *worker.Queue, runID string, wf *workflow.Workflow, agents map[string]string, base string) (err error) {
+func (a *App) sendFiles(ctx context.Context, q *queue, runID string, wf *workflow.Workflow, agents map[string]string, base string) (err error) {
 	files := parcel.Files{Workflow: wf.Path, Agents: agents, Prices: a.opts.Prices, Base: base}
 	files.Script, _ = scriptOf(a.opts.Model)
 	if files.Skills, err = skillsOf(agents); err != nil {
@@ -109,7 +115,7 @@ func (a *App) sendFiles(ctx context.Context, q *worker.Queue, runID string, wf *
 	if err := a.checkWorkspace(ctx, wf, workspace); err != nil {
 		return err
 	}
-	err = parcel.Send(ctx, q, runID, files, workspace)
+	err = parcel.Send(ctx, q.Queue, runID, files, workspace)
 	switch {
 	case errors.Is(err, parcel.ErrWorkspace):
 		return Fail(ExitInvalid, fmt.Errorf("workspace %s: %w", workspace.Dir, err), "pass the directory to copy with --workspace DIR")
@@ -148,10 +154,6 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n RunNote) error {
 		return err
 	}
 	defer q.Close()
-	kept, err := a.RunFiles()
-	if err != nil {
-		return err
-	}
 	note := r.Note
 	if !n.Detached { // otherwise the queue already has all files
 		if name, _ := n.localFlag(); name != "" {
@@ -165,7 +167,7 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n RunNote) error {
 		if wf.Hash != r.Hash {
 			return Fail(ExitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged), "restore the original file")
 		}
-		base := kept.Base(r.ID)
+		base := q.kept.Base(r.ID)
 		if _, err := os.Stat(base); err != nil {
 			base = "" // no sandbox was started with it
 		}
@@ -177,15 +179,10 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n RunNote) error {
 			return err
 		}
 	}
-	if err := q.Hand(ctx, r, note); err != nil {
+	if err := q.Hand(ctx, r, note); err != nil || n.Detached {
 		return err
 	}
-	if !n.Detached {
-		if err := kept.KeepNote(r.ID, note); err != nil {
-			return err
-		}
-	}
-	return nil
+	return q.kept.KeepNote(r.ID, note)
 }
 
 // localFlag returns a flag of a run that applies to one host, or the flag for a configured value of this kind, and a
@@ -247,12 +244,8 @@ func (a *App) loadRun(ctx context.Context, r runstore.Run, n *RunNote) (
 }
 
 // fetchRun copies the files of a run to this host and updates the paths in n. clear deletes the copies.
-func (a *App) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *RunNote) (wf *workflow.Workflow, agents map[string]string, clear func(), err error) {
-	kept, err := a.RunFiles()
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	dir, err := kept.Needs(r.ID)
+func (a *App) fetchRun(ctx context.Context, q *queue, r runstore.Run, n *RunNote) (wf *workflow.Workflow, agents map[string]string, clear func(), err error) {
+	dir, err := q.kept.Needs(r.ID)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -260,14 +253,14 @@ func (a *App) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *
 		if err := os.RemoveAll(dir); err != nil {
 			a.Notice("cannot remove files of run %s from %s: %v", r.ID, dir, err)
 		}
-		_ = os.Remove(kept.Of(r.ID)) // fails if the directory contains other files
+		_ = os.Remove(q.kept.Of(r.ID)) // fails if the directory contains other files
 	}
 	defer func() {
 		if err != nil {
 			remove()
 		}
 	}()
-	files, err := parcel.Fetch(ctx, q, r.ID, kept, dir)
+	files, err := parcel.Fetch(ctx, q.Queue, r.ID, q.kept, dir)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -294,14 +287,12 @@ func (a *App) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *
 }
 
 // keepIn returns a function that stores the results of a run in the queue for all hosts.
-func (a *App) keepIn(q *worker.Queue) func(context.Context, string) error {
+func (a *App) keepIn(q *queue) func(context.Context, string) error {
 	return func(ctx context.Context, runID string) error {
-		kept, err := a.RunFiles()
-		if err != nil {
-			return err
-		}
-		if err = parcel.KeepMade(ctx, q, runID, kept); errors.Is(err, backend.ErrTooLarge) {
-			a.Notice("the results exceed %d MiB and are not in the database; see %s on host %s", worker.MaxFileBytes>>20, kept.Of(runID), hostname())
+		err := parcel.KeepMade(ctx, q.Queue, runID, q.kept)
+		if errors.Is(err, backend.ErrTooLarge) {
+			a.Notice("the results exceed %d MiB and are not in the database; see %s on host %s",
+				worker.MaxFileBytes>>20, q.kept.Of(runID), hostname())
 			return nil
 		}
 		return err
@@ -315,17 +306,13 @@ func (a *App) openFetched(ctx context.Context, runID string) (string, *runfiles.
 		return "", nil, err
 	}
 	defer q.Close()
-	kept, err := a.RunFiles()
-	if err != nil {
-		return "", nil, err
-	}
-	if err := parcel.FetchMade(ctx, q, runID, kept); errors.Is(err, backend.ErrNotFound) {
+	if err := parcel.FetchMade(ctx, q.Queue, runID, q.kept); errors.Is(err, backend.ErrNotFound) {
 		return "", nil, Fail(ExitNotFound, fmt.Errorf("no results of run %s in the database, or they are too large", runID),
 			"to find their host, run `workcell runs logs "+runID+"`")
 	} else if err != nil {
 		return "", nil, err
 	}
-	made, err := kept.Open(runID)
+	made, err := q.kept.Open(runID)
 	return runID, made, err
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/patch"
@@ -19,22 +20,23 @@ import (
 
 // RunFiles returns the directory for the results of runs.
 func (a *App) RunFiles() (runfiles.Dir, error) {
-	dir, err := a.StateDir()
-	return runfiles.Dir(filepath.Join(string(dir), "runs")), err
+	dir, err := a.stateDir()
+	return runsIn(dir), err
 }
 
-// snapshots returns an owner's directory for the initial files of sandboxes that no later process resumes.
-func (a *App) snapshots(owner string) (runfiles.Dir, error) {
-	dir, err := a.StateDir()
-	return runfiles.Dir(filepath.Join(string(dir), "snapshots", owner)), err
+func runsIn(dir state.Dir) runfiles.Dir { return runfiles.Dir(dir.Path("runs")) }
+
+// runFiles is like App.RunFiles.
+func (m *Manager) runFiles() runfiles.Dir { return runsIn(m.place.Dir) }
+
+// snapshotsIn returns an owner's directory for the initial files of sandboxes that no later process resumes.
+func snapshotsIn(dir state.Dir, owner string) runfiles.Dir {
+	return runfiles.Dir(dir.Path("snapshots", owner))
 }
 
 // dropSnapshots deletes the snapshots of dead owners.
-func (a *App) dropSnapshots(ctx context.Context, j runstore.Store) error {
-	all, err := a.snapshots("")
-	if err != nil {
-		return err
-	}
+func dropSnapshots(ctx context.Context, j runstore.Store, dir state.Dir) error {
+	all := snapshotsIn(dir, "")
 	owners, err := all.Runs()
 	errs := []error{err}
 	for _, owner := range owners {
@@ -70,9 +72,10 @@ func (a *App) pruneRuns(ctx context.Context, j runstore.Store) {
 	_, err = j.Prune(ctx, old)
 	_, textErr := j.PruneTranscripts(ctx, time.Now().Add(-conf.KeepTranscripts))
 	_, askErr := a.Approvals(ctx, j)
-	kept, dirErr := a.RunFiles()
+	dir, dirErr := a.stateDir()
 	if err = errors.Join(err, textErr, askErr, dirErr); err == nil {
-		err = errors.Join(a.dropSnapshots(ctx, j), dropBegun(ctx, j, kept), kept.Prune(old, func(run string) bool {
+		kept := runsIn(dir)
+		err = errors.Join(dropSnapshots(ctx, j, dir), dropBegun(ctx, j, kept), kept.Prune(old, func(run string) bool {
 			_, err := j.Run(ctx, run)
 			return !errors.Is(err, backend.ErrNotFound)
 		}))

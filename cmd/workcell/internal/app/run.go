@@ -78,14 +78,7 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 	defer cancel(nil)
 	// Ends with ctx.
 	go state.AwaitLost(ctx, h.m.Records, h.m.Owner(), func(why error) { cancel(fmt.Errorf("%w: %w", workflow.ErrInterrupted, why)) })
-	kept, err := h.RunFiles()
-	if err != nil {
-		return err
-	}
-	place, err := h.State()
-	if err != nil {
-		return err
-	}
+	kept := h.m.runFiles()
 	var began sync.Once // the first event belongs to the run; later events may belong to nested workflows
 	res, err := spec.do(ctx, workflow.NewEngine(h.m.Manager, h, &workflow.Options{
 		Workspace: h.opts.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.Logger(), Journal: j.For(h.m.Owner(), spec.note),
@@ -93,7 +86,7 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 		OnEvent: func(ev workflow.Event) {
 			h.p.Event(ev)
 			began.Do(func() {
-				if ev.Kind != workflow.EventRunStarted || place.URL == "" {
+				if ev.Kind != workflow.EventRunStarted || h.m.place.URL == "" {
 					return
 				}
 				if err := kept.KeepNote(ev.RunID, spec.note); err != nil {
@@ -147,9 +140,7 @@ func (a *App) place(wf *workflow.Workflow) transfer.Place {
 // retention returns how long the sandboxes of a run are kept after its end.
 func (h *Host) retention() time.Duration {
 	if h.opts.Keep {
-		if conf, err := h.Config(); err == nil { // with an error, there is no manager
-			return conf.KeepSandboxes
-		}
+		return h.m.conf.KeepSandboxes
 	}
 	return 0
 }

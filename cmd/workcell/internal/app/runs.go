@@ -33,14 +33,10 @@ type RunNote struct {
 
 // note returns the note on the run. It contains the selected backend, because auto might select another backend later.
 func (h *Host) note(path string) (string, error) {
-	conf, err := h.Config()
-	if err != nil {
-		return "", err
-	}
-	n, defaults := RunNote{RunFlags: h.opts.RunFlags, Workflow: path, Engine: h.m.Engine}, h.defaults(conf)
-	n.Backend, n.TraceContent, n.Defaults = h.m.Backend().Name(), conf.TraceContent, &defaults
+	n, defaults := RunNote{RunFlags: h.opts.RunFlags, Workflow: path, Engine: h.m.Engine}, h.defaults(h.m.conf)
+	n.Backend, n.TraceContent, n.Defaults = h.m.Backend().Name(), h.m.conf.TraceContent, &defaults
 	script, isScript := scriptOf(n.Model)
-	err = absolute(&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &n.Prices, &n.HostTools, &script)
+	err := absolute(&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &n.Prices, &n.HostTools, &script)
 	if err != nil {
 		return "", err
 	}
@@ -126,12 +122,8 @@ func (a *App) checkNote(r runstore.Run, n RunNote) error {
 	if err != nil || place.URL == "" {
 		return err
 	}
-	kept, err := a.RunFiles()
-	if err != nil {
-		return err
-	}
 	again := "or run `workcell runs cancel " + r.ID + "` and start a new run with the same flags"
-	own, err := kept.Note(r.ID)
+	own, err := runsIn(place.Dir).Note(r.ID)
 	if errors.Is(err, fs.ErrNotExist) {
 		if n.Detached { // a detached run uses only its files in the queue
 			return nil
@@ -377,7 +369,7 @@ func (a *App) cancelDead(ctx context.Context, j runstore.Store, r runstore.Run) 
 		if err := j.Finish(ctx, r.ID, workflow.Cancelled, why); err != nil {
 			return err
 		}
-		if kept, err := a.RunFiles(); err != nil || kept.RemoveBegun(r.ID) != nil {
+		if m.runFiles().RemoveBegun(r.ID) != nil {
 			a.Notice("cannot remove the original workspace of run %s from the state directory", r.ID)
 		}
 		return nil

@@ -21,8 +21,8 @@ const (
 	StateUnused
 )
 
-// StateDir returns the directory for data that must outlive a command.
-func (a *App) StateDir() (state.Dir, error) { return state.Locate(a.opts.Env, a.opts.StateDir) }
+// stateDir returns the directory for data that must outlive a command.
+func (a *App) stateDir() (state.Dir, error) { return state.Locate(a.opts.Env, a.opts.StateDir) }
 
 // State returns the location of records and journals.
 func (a *App) State() (state.Place, error) {

@@ -20,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/mcpserver"
@@ -229,12 +230,8 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 		own.approve = r.approver(r.journal, own.m.Owner(), hosttools.ApproverFromContext(ctx), "the MCP client", r.Notice)
 	}
 	run, _ := session.RunFromContext(ctx)
-	kept, err := r.snapshots(own.m.Owner())
-	if err != nil {
-		return mcpserver.TaskResult{}, err
-	}
 	engine := workflow.NewEngine(own.m.Manager, &own, &workflow.Options{
-		Within: &run, Results: string(kept), OnSnapshot: func(s *transfer.Snapshot) { r.keepSnapshot(run, s) },
+		Within: &run, Results: string(r.snapshots()), OnSnapshot: func(s *transfer.Snapshot) { r.keepSnapshot(run, s) },
 		Logger: r.Logger(), OnEvent: func(ev workflow.Event) {
 			if ev.Kind == workflow.EventStepStarted && t.Kind == taskWorkflow {
 				req.Report("step " + ev.Path)
@@ -312,15 +309,16 @@ func (r *taskRunner) forget(run session.Run) {
 	delete(r.began.with, run)
 }
 
+func (r *taskRunner) snapshots() runfiles.Dir {
+	return snapshotsIn(r.manager.place.Dir, r.manager.Owner())
+}
+
 // Close removes the remaining snapshots.
 func (r *taskRunner) Close() {
 	if r.journal != nil {
 		defer r.journal.Close() // every answer was written to disk before it was used
 	}
-	own, err := r.snapshots(r.manager.Owner())
-	if err == nil {
-		err = own.Clear()
-	}
+	err := r.snapshots().Clear()
 	if r.prompts != "" {
 		err = errors.Join(err, os.RemoveAll(r.prompts))
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/mcpserver"
@@ -276,5 +277,5 @@ func memoryManager(t *testing.T) *Manager {
 			t.Error(err)
 		}
 	})
-	return &Manager{Manager: m}
+	return &Manager{Manager: m, place: state.Place{Dir: state.Dir(t.TempDir())}}
 }

@@ -45,8 +45,8 @@ func (r RunView) Took(now time.Time) time.Duration {
 	return 0
 }
 
-// ViewRun returns the view of a run. If its state is unknown, ViewRun also returns an error.
-func ViewRun(ctx context.Context, j runstore.Store, r runstore.Run) (RunView, error) {
+// viewRun returns the view of a run. If its state is unknown, viewRun also returns an error.
+func viewRun(ctx context.Context, j runstore.Store, r runstore.Run) (RunView, error) {
 	state, err := RunState(ctx, j, r)
 	if err != nil {
 		state = RunUnknown
@@ -92,7 +92,7 @@ func (a *App) ListRuns(ctx context.Context, j runstore.Store, q RunQuery) (RunPa
 		page.Total = -1
 	}
 	for i, r := range found.Runs {
-		v, err := ViewRun(ctx, j, r)
+		v, err := viewRun(ctx, j, r)
 		if err != nil {
 			a.Notice("cannot determine the state of run %s: %v", r.ID, err)
 		}
@@ -123,7 +123,7 @@ func (a *App) ShowRun(ctx context.Context, j runstore.Store, id string) (d RunDe
 	if err != nil {
 		return d, err
 	}
-	if d.RunView, err = ViewRun(ctx, j, r); err != nil {
+	if d.RunView, err = viewRun(ctx, j, r); err != nil {
 		return d, err
 	}
 	if d.Entries, err = j.Entries(ctx, r.ID); err != nil {

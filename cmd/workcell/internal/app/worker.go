@@ -22,7 +22,7 @@ import (
 // runWorker is the state that the runs of a worker share.
 type runWorker struct {
 	*App
-	q   *worker.Queue
+	q   *queue
 	tel *otelsetup.Tracing
 
 	mu     sync.Mutex // guards the fields below
@@ -140,11 +140,7 @@ func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) 
 }
 
 // resumeDetached resumes a run that this process has taken. If the run is interrupted, its sandboxes stay.
-func (h *Host) resumeDetached(ctx context.Context, q *worker.Queue, j workflow.Journal, wf *workflow.Workflow, entries []workflow.Entry) error {
-	kept, err := h.RunFiles()
-	if err != nil {
-		return err
-	}
+func (h *Host) resumeDetached(ctx context.Context, q *queue, j workflow.Journal, wf *workflow.Workflow, entries []workflow.Entry) error {
 	h.resume(workflow.History(entries))
 	h.onTool = h.p.Tool
 	h.approve = h.approver(q.Journal(), h.m.Owner(), h.p.Approver(), "the user at the terminal", h.p.Line)
@@ -158,7 +154,7 @@ func (h *Host) resumeDetached(ctx context.Context, q *worker.Queue, j workflow.J
 		}
 	}
 	res, err := workflow.NewEngine(h.m.Manager, h, &workflow.Options{
-		Retention: h.retention(), OnPull: h.p.Pull, Logger: h.Logger(), Journal: j, Results: string(kept),
+		Retention: h.retention(), OnPull: h.p.Pull, Logger: h.Logger(), Journal: j, Results: string(h.m.runFiles()),
 		OnKept: h.keepIn(q), OnEvent: onEvent,
 	}).Resume(ctx, wf, entries)
 	switch {
@@ -176,7 +172,7 @@ func (h *Host) resumeDetached(ctx context.Context, q *worker.Queue, j workflow.J
 }
 
 // giveUp ends a run whose files are gone.
-func (h *Host) giveUp(ctx context.Context, q *worker.Queue, runID string, why error) error {
+func (h *Host) giveUp(ctx context.Context, q *queue, runID string, why error) error {
 	ctx = context.WithoutCancel(ctx)
 	if _, err := admin.RemoveScope(ctx, h.m.Manager, record.Scope{Namespace: record.NamespaceWorkflow, ID: runID}); err != nil {
 		return err

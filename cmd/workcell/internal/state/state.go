@@ -48,9 +48,12 @@ func Locate(env environ.Lookup, flag string) (Dir, error) {
 }
 
 // File returns the path of the state file.
-func (d Dir) File() string { return d.path(stateFile) }
+func (d Dir) File() string { return d.Path(stateFile) }
 
-func (d Dir) path(name string) string { return filepath.Join(string(d), name) }
+// Path returns the path of a file in the directory.
+func (d Dir) Path(name ...string) string {
+	return filepath.Join(append([]string{string(d)}, name...)...)
+}
 
 // Hint returns a remedy for a state file or a database that is not usable. It is empty for other errors.
 func Hint(err error) string {
@@ -126,7 +129,7 @@ func (d Dir) instance(fresh string) (string, error) {
 
 // readInstance returns the id in the instance file.
 func (d Dir) readInstance() (string, error) {
-	path := d.path(instanceFile)
+	path := d.Path(instanceFile)
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrPermission) {
 		err = hint.New(hint.Failed, err, otherDir)
@@ -155,7 +158,7 @@ func (d Dir) createInstance(id string) error {
 	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
 		return err
 	}
-	if err := os.Link(tmp.Name(), d.path(instanceFile)); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Link(tmp.Name(), d.Path(instanceFile)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return nil

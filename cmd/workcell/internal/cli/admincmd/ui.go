@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -88,7 +87,7 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(string(place.Dir), uiFile)
+	file := place.Dir.Path(uiFile)
 	if link := linkOf(ctx, file); link != "" {
 		a.Notice("a server is already running")
 		return o.show(a, link)
@@ -108,7 +107,7 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 	} else {
 		name = "PostgreSQL"
 	}
-	secret, err := secretIn(filepath.Join(string(place.Dir), uiSecret))
+	secret, err := secretIn(place.Dir.Path(uiSecret))
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
-	"github.com/workcell-dev/workcell/gateway/egress"
 )
 
 func newSandboxAllowCmd(a *command) *cobra.Command {
@@ -32,9 +31,5 @@ func (a *command) allowHosts(ctx context.Context, m *app.Manager, args []string)
 	if info.Egress.IsZero() {
 		return app.UsageError(fmt.Errorf("sandbox %s was created without network.allow", info.ID), "hosts can only be added to an existing allowlist")
 	}
-	dir, err := a.StateDir()
-	if err != nil {
-		return err
-	}
-	return egress.Allow(app.GrantsDir(dir), info.ID, args[1:]...)
+	return m.AllowHosts(info.ID, args[1:]...)
 }
