@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -155,22 +156,32 @@ func loadFile(path string, find func(agent string) (*frontmatter.Document, error
 	return workflow.ForAgent(doc), nil
 }
 
-// LoadWorkflow is like loadFile, and returns the files of the agents by name. If dir is not empty, it is the directory
-// of a workflow's agents.
-func LoadWorkflow(path, dir string) (*workflow.Workflow, map[string]string, error) {
+// Program is a workflow with the files of its agents. An agent is a workflow with a single step.
+type Program struct {
+	*workflow.Workflow
+	Files map[string]string // by the agents' names
+
+	// Of a run from the queue; nil otherwise.
+	onKept func(ctx context.Context, runID string) error // see workflow.Options.OnKept
+	close  func()                                        // deletes the copies of the files
+}
+
+// LoadProgram loads a workflow or an agent. If dir is not empty, it is the directory of a workflow's agents.
+func LoadProgram(path, dir string) (*Program, error) {
 	files := AgentsFor(path, dir)
 	wf, err := loadFile(path, files.Known)
 	if err != nil {
-		return nil, nil, Fail(ExitInvalid, err, "")
+		return nil, Fail(ExitInvalid, err, "")
 	}
+	p := &Program{Workflow: wf, Files: map[string]string{}}
 	if wf.Agent() != nil {
-		return wf, map[string]string{wf.ID: path}, nil
+		p.Files[wf.ID] = path
+		return p, nil
 	}
-	agents := map[string]string{}
 	for _, name := range wf.Agents() {
 		if path, err := files.Find(name); err == nil {
-			agents[name] = path
+			p.Files[name] = path
 		}
 	}
-	return wf, agents, nil
+	return p, nil
 }

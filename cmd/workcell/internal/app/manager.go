@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"strings"
 
 	"go.opentelemetry.io/otel"
@@ -23,7 +22,9 @@ import (
 
 // Engines returns the container engines configured in the environment.
 func (a *App) Engines() engines.Set {
-	s := engines.Set{Env: a.opts.Env, Machine: a.machine(), Logger: a.Logger(), Notice: func(text string) { a.Notice("%s", text) }}
+	s := engines.Set{
+		Env: a.opts.Env, Machine: a.machine(), Logger: a.Logger(), Notice: func(text string) { a.Notice("%s", text) },
+	}
 	if conf, err := a.Config(); err == nil { // otherwise the command fails with this error anyway
 		s.Cluster = conf.Kubernetes
 	}
@@ -46,10 +47,10 @@ type Manager struct {
 	app     *App
 	conf    *config.Config
 	place   state.Place
-	runtime string        // OCI runtime of new sandboxes
+	runtime string // OCI runtime of new sandboxes
+	driver  backend.SandboxBackend
 	Records state.Records // nil if the command does not use them
 	Engine  string        // engine ID in the records; empty without records
-	Done    func()        // closes the engine and the records; call it after Close or Detach
 }
 
 // OpenManager connects to an engine and returns a manager with this installation's identity and its sandbox records. If
@@ -57,27 +58,10 @@ type Manager struct {
 // Sandboxes without a record use the configured engine. After closing or detaching the manager, the caller must call
 // Done.
 func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) {
-	var open []func() // called by Done in reverse order
-	end := func() {
-		for _, f := range slices.Backward(open) {
-			f()
-		}
-	}
-	defer func() {
-		if err != nil {
-			end()
-		}
-	}()
 	conf, err := a.Config()
 	if err != nil {
 		return nil, err
 	}
-	name := cmp.Or(use.Backend, conf.Backend)
-	opts := &session.Options{
-		Logger: a.Logger(), AllowRoot: RootAllowed(a.opts.Env), MaxSandboxes: a.opts.MaxSandboxes, Join: use.Join,
-		Images: imagePolicy{conf}, Defaults: a.defaults(conf), IdleTimeout: conf.IdleTimeout,
-	}
-	opts.Defaults.IdlePolicy = cmp.Or(use.IdlePolicy, opts.Defaults.IdlePolicy)
 	mapping, err := engines.ParseImageMap(conf.MapImages)
 	if err != nil {
 		return nil, err
@@ -86,10 +70,63 @@ func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) 
 	if err != nil {
 		return nil, err
 	}
-	if opts.Egress, err = a.egress(place.Dir); err != nil {
+	opts, err := a.sessionOptions(conf, place.Dir, use)
+	if err != nil {
 		return nil, err
 	}
-	if opts.Environments, err = a.environments(place.Dir); err != nil {
+	m := &Manager{app: a, conf: conf, place: place, runtime: opts.Defaults.OCIRuntime}
+	defer func() {
+		if err != nil {
+			m.Done()
+		}
+	}()
+	if m.Records, err = a.openStore(ctx, place, use.State); err != nil {
+		return nil, err
+	}
+	if opts.Instance, err = place.Instance(ctx, m.Records); err != nil {
+		return nil, err
+	}
+	name, err := a.backendOf(ctx, m.Records, cmp.Or(use.Backend, conf.Backend), use.Sandboxes)
+	if err != nil {
+		return nil, err
+	}
+	if m.driver, err = a.Engines().Open(ctx, name); err != nil {
+		return nil, err
+	}
+	name = m.driver.Name()
+	if opts.Engine, err = a.Engines().ID(ctx, name); err != nil {
+		return nil, err
+	}
+	if name == engines.Local {
+		opts.Defaults.Images = nil // the local backend has no images; its image names stand for host programs
+	}
+	if m.Records != nil {
+		m.Engine = opts.Engine
+		opts.Store = a.guarded(m.Records, place, name, m.Engine)
+	}
+	driver := engines.MapImages(m.driver, mapping)
+	m.Manager, err = session.NewManager(driver, opts)
+	if err != nil && opts.Store != nil && use.State == StateWanted { // the owner's lock file cannot be created
+		a.withoutRecords(err)
+		opts.Store = nil
+		m.Manager, err = session.NewManager(driver, opts)
+	}
+	return m, err
+}
+
+// sessionOptions returns the options of a manager, without its engine and its records.
+func (a *App) sessionOptions(conf *config.Config, dir state.Dir, use Use) (*session.Options, error) {
+	opts := &session.Options{
+		Logger: a.Logger(), AllowRoot: RootAllowed(a.opts.Env), MaxSandboxes: a.opts.MaxSandboxes, Join: use.Join,
+		Images: imagePolicy{conf}, Defaults: a.defaults(conf), IdleTimeout: conf.IdleTimeout,
+		Pool: poolSpecs(conf, use.Pool),
+	}
+	opts.Defaults.IdlePolicy = cmp.Or(use.IdlePolicy, opts.Defaults.IdlePolicy)
+	var err error
+	if opts.Egress, err = a.egress(dir); err != nil {
+		return nil, err
+	}
+	if opts.Environments, err = a.environments(dir); err != nil {
 		return nil, err
 	}
 	caches, err := a.Caches()
@@ -97,43 +134,17 @@ func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) 
 		return nil, err
 	}
 	opts.Caches = caches.Caches()
-	store, err := a.openStore(ctx, place, use.State)
-	if err != nil {
-		return nil, err
+	return opts, nil
+}
+
+// Done closes the engine and the records. Call it after Close or Detach.
+func (m *Manager) Done() {
+	if m.driver != nil {
+		m.driver.Close() // the sandboxes stay, and nothing can be lost
 	}
-	m := &Manager{app: a, conf: conf, place: place, runtime: opts.Defaults.OCIRuntime, Records: store, Done: end}
-	if store != nil {
-		open = append(open, func() { store.Close() }) // every change was written to disk before it was acknowledged
+	if m.Records != nil {
+		m.Records.Close() // every change was written to disk before it was acknowledged
 	}
-	if opts.Instance, err = place.Instance(ctx, store); err != nil {
-		return nil, err
-	}
-	if name, err = a.backendOf(ctx, store, name, use.Sandboxes); err != nil {
-		return nil, err
-	}
-	driver, err := a.Engines().Open(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	open = append(open, func() { driver.Close() }) // the sandboxes stay, and nothing can be lost
-	if opts.Engine, err = a.Engines().ID(ctx, driver.Name()); err != nil {
-		return nil, err
-	}
-	opts.Pool = poolSpecs(conf, use.Pool)
-	if driver.Name() == engines.Local {
-		opts.Defaults.Images = nil // the local backend has no images; its image names stand for host programs
-	}
-	if store != nil {
-		m.Engine = opts.Engine
-		opts.Store = a.guarded(store, place, driver.Name(), m.Engine)
-	}
-	m.Manager, err = session.NewManager(engines.MapImages(driver, mapping), opts)
-	if err != nil && store != nil && use.State == StateWanted { // the owner's lock file cannot be created
-		a.withoutRecords(err)
-		opts.Store = nil
-		m.Manager, err = session.NewManager(engines.MapImages(driver, mapping), opts)
-	}
-	return m, err
 }
 
 // Audited returns a context whose audit records have the backend and the isolation of new sandboxes, unless they are

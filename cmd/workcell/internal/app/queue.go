@@ -55,7 +55,7 @@ func (a *App) openQueue(ctx context.Context, what string) (*queue, error) {
 }
 
 // Detach adds a run to the queue and returns its first journal entry.
-func (a *App) Detach(ctx context.Context, wf *workflow.Workflow, agents map[string]string, input map[string]any) (workflow.Entry, error) {
+func (a *App) Detach(ctx context.Context, p *Program, input map[string]any) (workflow.Entry, error) {
 	flags := a.opts.RunFlags
 	flags.Defaults = &session.Defaults{
 		Isolation: a.opts.Isolation, OCIRuntime: a.opts.OCIRuntime,
@@ -69,15 +69,15 @@ func (a *App) Detach(ctx context.Context, wf *workflow.Workflow, agents map[stri
 		return workflow.Entry{}, err
 	}
 	defer q.Close()
-	e, err := wf.Begin(input)
+	e, err := p.Begin(input)
 	if err != nil {
 		return e, runError(err)
 	}
-	note, err := a.detachedNote(wf)
+	note, err := a.detachedNote(p.Workflow)
 	if err != nil {
 		return e, err
 	}
-	if err := a.sendFiles(ctx, q, e.RunID, wf, agents, ""); err != nil {
+	if err := a.sendFiles(ctx, q, e.RunID, p, ""); err != nil {
 		return e, err
 	}
 	if err := q.Add(ctx, e, note); err != nil {
@@ -102,17 +102,17 @@ func (a *App) detachedNote(wf *workflow.Workflow) (string, error) {
 
 // sendFiles stores the files of a run in the queue. base is the original workspace of the run. It is empty for a new
 // run.
-func (a *App) sendFiles(ctx context.Context, q *queue, runID string, wf *workflow.Workflow, agents map[string]string, base string) (err error) {
-	files := parcel.Files{Workflow: wf.Path, Agents: agents, Prices: a.opts.Prices, Base: base}
+func (a *App) sendFiles(ctx context.Context, q *queue, runID string, p *Program, base string) (err error) {
+	files := parcel.Files{Workflow: p.Path, Agents: p.Files, Prices: a.opts.Prices, Base: base}
 	files.Script, _ = scriptOf(a.opts.Model)
-	if files.Skills, err = skillsOf(agents); err != nil {
+	if files.Skills, err = skillsOf(p.Files); err != nil {
 		return err
 	}
-	workspace := a.place(wf)
+	workspace := a.place(p.Workflow)
 	if base != "" {
 		workspace = transfer.Place{}
 	}
-	if err := a.checkWorkspace(ctx, wf, workspace); err != nil {
+	if err := a.checkWorkspace(ctx, p.Workflow, workspace); err != nil {
 		return err
 	}
 	err = parcel.Send(ctx, q.Queue, runID, files, workspace)
@@ -160,11 +160,11 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n RunNote) error {
 			return UsageError(fmt.Errorf("run %s was started with --%s, which cannot be used with --detach", r.ID, name),
 				"resume it without --detach: workcell runs resume "+r.ID)
 		}
-		wf, agents, err := LoadWorkflow(n.Workflow, n.Agents)
+		p, err := LoadProgram(n.Workflow, n.Agents)
 		if err != nil {
 			return err
 		}
-		if wf.Hash != r.Hash {
+		if p.Hash != r.Hash {
 			return Fail(ExitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged), "restore the original file")
 		}
 		base := q.kept.Base(r.ID)
@@ -172,8 +172,8 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n RunNote) error {
 			base = "" // no sandbox was started with it
 		}
 		b := a.withFlags(n.RunFlags)
-		if note, err = b.detachedNote(wf); err == nil {
-			err = b.sendFiles(ctx, q, r.ID, wf, agents, base)
+		if note, err = b.detachedNote(p.Workflow); err == nil {
+			err = b.sendFiles(ctx, q, r.ID, p, base)
 		}
 		if err != nil {
 			return err
@@ -188,7 +188,7 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n RunNote) error {
 // localFlag returns a flag of a run that applies to one host, or the flag for a configured value of this kind, and a
 // hint for --detach. Both are empty if there is no such flag.
 func (f RunFlags) localFlag() (name, todo string) {
-	defaults := cmp.Or(f.Defaults, &session.Defaults{})
+	d := cmp.Or(f.Defaults, &session.Defaults{})
 	const there = "pass it to `workcell worker`, or configure it on the worker's host"
 	const later = "collect the results later with `workcell runs get RUN` or `workcell runs apply RUN`"
 	for _, flag := range []struct {
@@ -196,21 +196,13 @@ func (f RunFlags) localFlag() (name, todo string) {
 		set  bool
 		todo string
 	}{
-		{"allow-image", f.AllowImage != nil, there},
-		{"apply", f.Apply, later},
-		{"audit", f.Audit != "", there},
-		{"audit-hash", f.AuditHash, there},
-		{"egress-allow-private", f.EgressAllowPrivate != nil, there},
-		{"force", f.Force, later},
-		{"host-tools", f.HostTools != "", there},
-		{"isolation", defaults.Isolation != "", there},
-		{"map-image", f.MapImage != nil, there},
-		{"mount", len(defaults.Mounts) > 0, there},
-		{"npm-registry", f.NpmRegistry != "", there},
-		{"oci-runtime", defaults.OCIRuntime != "", there},
-		{"out", f.Out != "", later},
-		{"pip-index", f.PipIndex != "", there},
-		{"trace-content", f.TraceContent, there},
+		{"allow-image", f.AllowImage != nil, there}, {"map-image", f.MapImage != nil, there},
+		{"audit", f.Audit != "", there}, {"audit-hash", f.AuditHash, there},
+		{"pip-index", f.PipIndex != "", there}, {"npm-registry", f.NpmRegistry != "", there},
+		{"egress-allow-private", f.EgressAllowPrivate != nil, there}, {"host-tools", f.HostTools != "", there},
+		{"isolation", d.Isolation != "", there}, {"oci-runtime", d.OCIRuntime != "", there},
+		{"mount", len(d.Mounts) > 0, there}, {"trace-content", f.TraceContent, there},
+		{"out", f.Out != "", later}, {"force", f.Force, later}, {"apply", f.Apply, later},
 	} {
 		if flag.set {
 			return flag.name, flag.todo
@@ -219,37 +211,33 @@ func (f RunFlags) localFlag() (name, todo string) {
 	return "", ""
 }
 
-// loadRun loads the workflow and the agents of a resumed run, and sets its flags. The files are the run's original
-// files, or the files from the queue for a detached run. The caller must call done at the end.
-func (a *App) loadRun(ctx context.Context, r runstore.Run, n *RunNote) (
-	wf *workflow.Workflow, agents map[string]string, onKept func(context.Context, string) error, done func(), err error,
-) {
-	if !n.Detached {
-		wf, agents, err = LoadWorkflow(n.Workflow, n.Agents)
-		return wf, agents, nil, func() {}, err
-	}
+// fetchProgram returns the program of a run from the queue. The caller must close it.
+func (a *App) fetchProgram(ctx context.Context, r runstore.Run, n *RunNote) (*Program, error) {
 	q, err := a.openQueue(ctx, "a detached run")
 	if err != nil {
-		return nil, nil, nil, nil, err
+		return nil, err
 	}
-	wf, agents, clear, err := a.fetchRun(ctx, q, r, n)
+	p, err := a.fetchRun(ctx, q, r, n)
 	if err != nil {
 		q.Close()
-		return nil, nil, nil, nil, err
+		return nil, err
 	}
-	return wf, agents, a.keepIn(q), func() {
-		clear()
+	remove := p.close
+	p.onKept, p.close = a.keepIn(q), func() {
+		remove()
 		q.Close()
-	}, nil
+	}
+	return p, nil
 }
 
-// fetchRun copies the files of a run to this host and updates the paths in n. clear deletes the copies.
-func (a *App) fetchRun(ctx context.Context, q *queue, r runstore.Run, n *RunNote) (wf *workflow.Workflow, agents map[string]string, clear func(), err error) {
+// fetchRun copies the files of a run to this host, returns them as a program, and updates the paths in n. The caller
+// must close the program.
+func (a *App) fetchRun(ctx context.Context, q *queue, r runstore.Run, n *RunNote) (_ *Program, err error) {
 	dir, err := q.kept.Needs(r.ID)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
-	remove := func() { // not clear, because a return with an error sets it to nil
+	remove := func() {
 		if err := os.RemoveAll(dir); err != nil {
 			a.Notice("cannot remove files of run %s from %s: %v", r.ID, dir, err)
 		}
@@ -262,7 +250,7 @@ func (a *App) fetchRun(ctx context.Context, q *queue, r runstore.Run, n *RunNote
 	}()
 	files, err := parcel.Fetch(ctx, q.Queue, r.ID, q.kept, dir)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
 	// A writer of the database must not choose files on this host. Therefore, use only the parcel, and only flags without
 	// file names.
@@ -270,20 +258,20 @@ func (a *App) fetchRun(ctx context.Context, q *queue, r runstore.Run, n *RunNote
 	if files.Script != "" {
 		n.Model = scripted.Provider + "/" + files.Script
 	} else if _, scripted := scriptOf(n.Model); scripted {
-		return nil, nil, nil, fmt.Errorf("the run's files do not include the script of %s", n.Model)
+		return nil, fmt.Errorf("the run's files do not include the script of %s", n.Model)
 	}
 	file := files.Workflow
 	if name, ok := strings.CutSuffix(filepath.Base(file), AgentExt); ok {
 		file = files.Agents[name] // next to its partials
 	}
-	wf, err = loadFile(file, func(name string) (*frontmatter.Document, error) {
+	wf, err := loadFile(file, func(name string) (*frontmatter.Document, error) {
 		path, ok := files.Agents[name]
 		if !ok {
 			return nil, fmt.Errorf("the run's files do not include %s%s", name, AgentExt)
 		}
 		return readAgent(path)
 	})
-	return wf, files.Agents, remove, err
+	return &Program{Workflow: wf, Files: files.Agents, close: remove}, err
 }
 
 // keepIn returns a function that stores the results of a run in the queue for all hosts.

@@ -15,20 +15,18 @@ import (
 
 // ErrNoQueue is the error for detached runs in builds without PostgreSQL, because detached runs exist only in a
 // database.
-var ErrNoQueue = Fail(ExitUnavailable, errors.New("detached runs require PostgreSQL, which this build does not include (tag no_postgres)"),
+var ErrNoQueue = Fail(ExitUnavailable,
+	errors.New("detached runs require PostgreSQL, which this build does not include (tag no_postgres)"),
 	"use a build with PostgreSQL")
 
-func (*App) Detach(context.Context, *workflow.Workflow, map[string]string, map[string]any) (workflow.Entry, error) {
+func (*App) Detach(context.Context, *Program, map[string]any) (workflow.Entry, error) {
 	return workflow.Entry{}, ErrNoQueue
 }
 
 func (*App) enqueue(context.Context, runstore.Run, RunNote) error { return ErrNoQueue }
 
-func (*App) loadRun(_ context.Context, _ runstore.Run, n *RunNote) (
-	*workflow.Workflow, map[string]string, func(context.Context, string) error, func(), error,
-) {
-	wf, agents, err := LoadWorkflow(n.Workflow, n.Agents)
-	return wf, agents, nil, func() {}, err
+func (*App) fetchProgram(context.Context, runstore.Run, *RunNote) (*Program, error) {
+	return nil, ErrNoQueue
 }
 
 func (*App) openFetched(context.Context, string) (string, *runfiles.Archive, error) {

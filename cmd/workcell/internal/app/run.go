@@ -21,10 +21,9 @@ import (
 
 // runSpec configures a run.
 type runSpec struct {
-	wf     *workflow.Workflow
+	*Program
 	note   string
-	before patch.Stamps                                  // files in --out before the run
-	onKept func(ctx context.Context, runID string) error // workflow.Options.OnKept; nil for local runs
+	before patch.Stamps // files in --out before the run
 	show   ShowResult
 	do     func(context.Context, *workflow.Engine) (*workflow.Result, error) // starts or resumes the run
 }
@@ -34,11 +33,11 @@ type runSpec struct {
 type ShowResult func(wf *workflow.Workflow, res *workflow.Result, got Answer, err error) error
 
 // Run runs a workflow and collects its results.
-func (a *App) Run(ctx context.Context, wf *workflow.Workflow, agents map[string]string, input map[string]any, show ShowResult) error {
-	workspace := a.place(wf)
-	dir, before, err := a.checkHome(wf.Outputs(), workspace.Dir)
+func (a *App) Run(ctx context.Context, p *Program, input map[string]any, show ShowResult) error {
+	workspace := a.place(p.Workflow)
+	dir, before, err := a.checkHome(p.Outputs(), workspace.Dir)
 	_, configErr := a.Config()
-	if err = cmp.Or(err, configErr, a.CheckModel(), a.checkWorkspace(ctx, wf, workspace)); err != nil {
+	if err = cmp.Or(err, configErr, a.CheckModel(), a.checkWorkspace(ctx, p.Workflow, workspace)); err != nil {
 		return err
 	}
 	flags := a.opts.RunFlags
@@ -50,14 +49,16 @@ func (a *App) Run(ctx context.Context, wf *workflow.Workflow, agents map[string]
 	}
 	defer j.Close() // every entry was written to disk before the run continued
 	a.pruneRuns(ctx, j)
-	return a.WithHost(ctx, Use{}, agents, true, func(ctx context.Context, h *Host) error {
-		note, err := h.note(wf.Path)
+	return a.WithHost(ctx, Use{}, p.Files, true, func(ctx context.Context, h *Host) error {
+		note, err := h.note(p.Path)
 		if err != nil {
 			return err
 		}
 		return h.execute(ctx, j, runSpec{
-			wf: wf, note: note, before: before, show: show,
-			do: func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) { return e.Run(ctx, wf, input) },
+			Program: p, note: note, before: before, show: show,
+			do: func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
+				return e.Run(ctx, p.Workflow, input)
+			},
 		})
 	})
 }
@@ -70,29 +71,22 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 	if err != nil {
 		return err
 	}
-	if err := spec.wf.CheckServices(web.Problems); err != nil {
+	if err := spec.CheckServices(web.Problems); err != nil {
 		return Fail(ExitInvalid, err, "")
 	}
-	answered := h.answers(spec.wf)
+	answered := h.answers(spec.Workflow)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// Ends with ctx.
-	go state.AwaitLost(ctx, h.m.Records, h.m.Owner(), func(why error) { cancel(fmt.Errorf("%w: %w", workflow.ErrInterrupted, why)) })
-	kept := h.m.runFiles()
+	go state.AwaitLost(ctx, h.m.Records, h.m.Owner(), func(why error) { // ends with ctx
+		cancel(fmt.Errorf("%w: %w", workflow.ErrInterrupted, why))
+	})
 	var began sync.Once // the first event belongs to the run; later events may belong to nested workflows
 	res, err := spec.do(ctx, workflow.NewEngine(h.m.Manager, h, &workflow.Options{
-		Workspace: h.opts.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.Logger(), Journal: j.For(h.m.Owner(), spec.note),
-		Results: string(kept), OnKept: spec.onKept,
+		Workspace: h.opts.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.Logger(),
+		Journal: j.For(h.m.Owner(), spec.note), Results: string(h.m.runFiles()), OnKept: spec.onKept,
 		OnEvent: func(ev workflow.Event) {
 			h.p.Event(ev)
-			began.Do(func() {
-				if ev.Kind != workflow.EventRunStarted || h.m.place.URL == "" {
-					return
-				}
-				if err := kept.KeepNote(ev.RunID, spec.note); err != nil {
-					h.p.Line("run %s cannot be resumed: %v", ev.RunID, err)
-				}
-			})
+			began.Do(func() { h.keepNote(ev, spec.note) })
 			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
 				h.keepTrace(ev.RunID)
 				go runstore.AwaitCancel(ctx, j, ev.RunID, func() { // ends with ctx
@@ -106,27 +100,37 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 	}
 	h.showKept(ctx, res.RunID)
 	got := answered()
-	if got.err != nil && spec.wf.Agent() != nil {
+	if got.err != nil && spec.Agent() != nil {
 		err = got.err // this error does not contain the step
 	}
 	if err != nil && got.Turns > 0 {
 		h.p.Line("used: %s", got.used())
 	}
-	if werr := spec.show(spec.wf, res, got, err); werr != nil {
+	if werr := spec.show(spec.Workflow, res, got, err); werr != nil {
 		return errors.Join(err, werr)
 	}
 	if cause := context.Cause(ctx); errors.Is(cause, workflow.ErrInterrupted) {
 		err = cause
 	}
 	if res.Unfinished != nil {
-		return errors.Join(runError(err), h.leave(ctx, spec.wf, res))
+		return errors.Join(runError(err), h.leave(ctx, spec.Checkpoints, res))
 	}
-	_ = kept.RemoveBegun(res.RunID) // if this fails, the next command removes it
+	_ = h.m.runFiles().RemoveBegun(res.RunID) // if this fails, the next command removes it
 	home := h.bringHome(homecoming{
 		Made: transfer.Made{Outputs: res.Outputs, Missing: res.Missing, Patch: res.Patch},
 		run:  res.RunID, dir: res.Workspace, before: spec.before, succeeded: err == nil,
 	})
 	return errors.Join(runError(err), res.Cleanup, home)
+}
+
+// keepNote stores the note of a new run on this host, if its journal is in a database.
+func (h *Host) keepNote(first workflow.Event, note string) {
+	if first.Kind != workflow.EventRunStarted || h.m.place.URL == "" {
+		return
+	}
+	if err := h.m.runFiles().KeepNote(first.RunID, note); err != nil {
+		h.p.Line("run %s cannot be resumed: %v", first.RunID, err)
+	}
 }
 
 // place returns the directory to copy into a workflow's sandboxes. Only the flag accepts any directory.
@@ -227,7 +231,7 @@ func (h *Host) answers(wf *workflow.Workflow) func() Answer {
 }
 
 // leave keeps the sandboxes of a run whose results are not collected, and prints how to continue.
-func (h *Host) leave(ctx context.Context, wf *workflow.Workflow, res *workflow.Result) error {
+func (h *Host) leave(ctx context.Context, checkpoints bool, res *workflow.Result) error {
 	runID := res.RunID
 	if h.opts.Apply {
 		h.p.Line("--apply: changes not applied because the results were not collected")
@@ -243,7 +247,7 @@ func (h *Host) leave(ctx context.Context, wf *workflow.Workflow, res *workflow.R
 				s.ID, runID)
 		}
 	}
-	if failed := res.Error; failed != nil && wf.Checkpoints {
+	if failed := res.Error; failed != nil && checkpoints {
 		h.p.Line("after you fix the problem, return to a step with: %s", ReturnTo(runID, failed.Step))
 		h.p.Line("to end the run, use: workcell runs cancel %s", runID)
 	} else {

@@ -189,25 +189,35 @@ func (n RunNote) checkEngine(ctx context.Context, m *Manager, run string) error 
 		"set DOCKER_HOST, CONTAINERD_ADDRESS, and similar variables to their values at the start of the run")
 }
 
-func (a *App) Resume(ctx context.Context, j runstore.Store, id, from string, fresh bool, show ShowResult) error {
+// Resume resumes a run. from is a step to return to, or empty. If fresh is set, missing sandboxes are replaced by empty
+// sandboxes.
+func (a *App) Resume(
+	ctx context.Context, j runstore.Store, id, from string, fresh bool, show ShowResult,
+) error {
 	r, n, err := a.resumable(ctx, j, id)
 	if err != nil {
 		return err
 	}
-	wf, agents, onKept, done, err := a.loadRun(ctx, r, &n)
+	var p *Program
+	if n.Detached {
+		p, err = a.fetchProgram(ctx, r, &n)
+	} else {
+		p, err = LoadProgram(n.Workflow, n.Agents)
+	}
+	if err == nil && p.close != nil {
+		defer p.close()
+	}
+	if err == nil && p.Hash != r.Hash {
+		err = fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged)
+	}
 	if err != nil {
 		return Fail(ExitInvalid, err, "restore the original file, or cancel the run: workcell runs cancel "+r.ID)
-	}
-	defer done()
-	if wf.Hash != r.Hash {
-		return Fail(ExitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged),
-			"restore the original file, or cancel the run: workcell runs cancel "+r.ID)
 	}
 	flags := n.RunFlags
 	if n.Detached {
 		flags.Backend = "" // this host selects the backend
 	}
-	return a.withFlags(flags).WithHost(ctx, Use{}, agents, true, func(ctx context.Context, h *Host) error {
+	return a.withFlags(flags).WithHost(ctx, Use{}, p.Files, true, func(ctx context.Context, h *Host) error {
 		if err := n.checkEngine(ctx, h.m, r.ID); err != nil {
 			return err
 		}
@@ -235,12 +245,12 @@ func (a *App) Resume(ctx context.Context, j runstore.Store, id, from string, fre
 		}
 		h.resume(kept)
 		return h.execute(ctx, j, runSpec{
-			wf: wf, note: r.Note, onKept: onKept, show: show,
+			Program: p, note: r.Note, show: show,
 			do: func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
 				if from != "" {
-					return e.ResumeFrom(ctx, wf, entries, from)
+					return e.ResumeFrom(ctx, p.Workflow, entries, from)
 				}
-				return e.Resume(ctx, wf, entries)
+				return e.Resume(ctx, p.Workflow, entries)
 			},
 		})
 	})

@@ -60,10 +60,9 @@ type taskRunner struct {
 // mcpTask is a task with its files and its model.
 type mcpTask struct {
 	mcpserver.Task
-	path   string
-	agents map[string]string // files of the required agents, by name
-	wf     *workflow.Workflow
-	model  string // from --executors; overrides --model; may be empty
+	*Program
+	path  string
+	model string // from --executors; overrides --model; may be empty
 }
 
 // TaskRunner loads the tasks in the directories. Invalid files are skipped with a warning. It does not check models:
@@ -130,8 +129,8 @@ func (r *taskRunner) addAgents(dir string) error {
 			return fmt.Errorf("%s: task name %s is already used by an %s", path, name, first.Kind)
 		}
 		r.tasks[name] = mcpTask{
-			Task: mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: fieldsOf(wf), Outputs: doc.Outputs() != nil},
-			path: path, agents: map[string]string{name: path}, wf: wf,
+			Task:    mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: fieldsOf(wf), Outputs: doc.Outputs() != nil},
+			Program: &Program{Workflow: wf, Files: map[string]string{name: path}}, path: path,
 		}
 	}
 	return nil
@@ -152,26 +151,26 @@ func (r *taskRunner) addWorkflows(dir, agents string) error {
 		if isNoWorkflow(path) {
 			continue
 		}
-		wf, files, err := LoadWorkflow(path, agents)
+		p, err := LoadProgram(path, agents)
 		if err != nil && agents != "" { // the workflow may have its own agents
-			if own, near, ownErr := LoadWorkflow(path, ""); ownErr == nil {
-				wf, files, err = own, near, nil
+			if own, ownErr := LoadProgram(path, ""); ownErr == nil {
+				p, err = own, nil
 			}
 		}
 		if err != nil {
 			r.leaveOut(path, err)
 			continue
 		}
-		if first, taken := r.tasks[wf.ID]; taken {
-			errs = append(errs, fmt.Errorf("%s: task name %s is already used in %s", path, wf.ID, first.path))
+		if first, taken := r.tasks[p.ID]; taken {
+			errs = append(errs, fmt.Errorf("%s: task name %s is already used in %s", path, p.ID, first.path))
 			continue
 		}
-		r.tasks[wf.ID] = mcpTask{
+		r.tasks[p.ID] = mcpTask{
 			Task: mcpserver.Task{
-				Name: wf.ID, Kind: taskWorkflow, Description: wf.Description, Fields: fieldsOf(wf),
-				Outputs: wf.Outputs() != nil,
+				Name: p.ID, Kind: taskWorkflow, Description: p.Description, Fields: fieldsOf(p.Workflow),
+				Outputs: p.Outputs() != nil,
 			},
-			path: path, agents: files, wf: wf,
+			Program: p, path: path,
 		}
 	}
 	return errors.Join(errs...)
@@ -225,7 +224,7 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 			req.Report(fmt.Sprintf("%s: %s (%d s)", agent, e.Tool, int64(e.Duration.Seconds())))
 		}
 	}
-	answered := own.answers(t.wf)
+	answered := own.answers(t.Workflow)
 	if r.journal != nil {
 		own.approve = r.approver(r.journal, own.m.Owner(), hosttools.ApproverFromContext(ctx), "the MCP client", r.Notice)
 	}
@@ -238,20 +237,21 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 			}
 		},
 	})
-	res, err := engine.Run(ctx, t.wf, input)
+	res, err := engine.Run(ctx, t.Workflow, input)
 	if res == nil {
 		return mcpserver.TaskResult{}, err
 	}
-	out := mcpserver.TaskResult{Outcome: string(res.Outcome), Steps: res.Steps, OutputJSON: jsonText(res.Output)}
-	if text, ok := res.Output.(string); ok {
-		out.Text, out.OutputJSON = text, ""
-	}
-	if t.Kind == taskAgent {
-		got := answered()
-		out.Steps, out.Text, out.OutputJSON, out.Model = 0, got.Text, jsonText(got.Output), got.Model
+	out := mcpserver.TaskResult{Outcome: string(res.Outcome)}
+	if got := answered(); t.Kind == taskAgent {
+		out.Text, out.OutputJSON, out.Model = got.Text, jsonText(got.Output), got.Model
 		out.ToolCalls, out.CostUSD = cmp.Or(got.ToolCalls, int(calls.Load())), got.Executor.Cost()
-		if got.err != nil {
-			err = got.err
+		err = cmp.Or(got.err, err)
+	} else {
+		out.Steps = res.Steps
+		if text, ok := res.Output.(string); ok {
+			out.Text = text
+		} else {
+			out.OutputJSON = jsonText(res.Output)
 		}
 	}
 	if box := transfer.Shared(r.manager.Manager, run); box != nil {
@@ -262,12 +262,12 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 
 // input returns the input for a run of the task.
 func (t mcpTask) input(req mcpserver.TaskRequest) (map[string]any, error) {
-	schema, err := SchemaOf(t.wf)
+	schema, err := SchemaOf(t.Workflow)
 	if err != nil {
 		return nil, err
 	}
-	input, err := ParseInput(t.wf, InputFields(schema), req.Fields, req.Text)
-	if doc := t.wf.Agent(); doc != nil && err == nil {
+	input, err := ParseInput(t.Workflow, InputFields(schema), req.Fields, req.Text)
+	if doc := t.Agent(); doc != nil && err == nil {
 		err = errors.Unwrap(tools.CheckInput(doc, input)) // without the path of the agent's file
 	}
 	return input, err
@@ -373,7 +373,7 @@ func (r *taskRunner) makeHost(ctx context.Context, t mcpTask) (*Host, error) {
 		flags.Model = t.model
 		a = a.withFlags(flags)
 	}
-	h, err := a.newHost(ctx, r.manager, r.tools, t.agents)
+	h, err := a.newHost(ctx, r.manager, r.tools, t.Files)
 	if err != nil {
 		if code, _ := Classify(err); code == ExitModel {
 			message, todo := "no model is available for the task", "pass --model provider/name"

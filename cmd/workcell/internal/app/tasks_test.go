@@ -83,7 +83,7 @@ func TestTasksOfSeveralDirectories(t *testing.T) {
 	if got := strings.Join(names, " "); got != "claude first one second" || skipped != 1 {
 		t.Errorf("tasks %s\n%s", got, stderr.String())
 	}
-	if own := r.tasks["second"].agents["two"]; own != filepath.Join(flows, "two.prompt") {
+	if own := r.tasks["second"].Files["two"]; own != filepath.Join(flows, "two.prompt") {
 		t.Errorf("its agent is %q", own)
 	}
 	if _, err := a.TaskRunner(t.Context(), nil, nil, agents, flows, CodingTasks{Agents: []string{"claude"}}); err == nil {

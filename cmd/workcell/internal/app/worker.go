@@ -30,6 +30,7 @@ type runWorker struct {
 	said   map[string]string // by run: latest reason why it could not run, to avoid repeating it
 }
 
+// Work runs queued workflows until ctx ends.
 func (a *App) Work(ctx context.Context, o worker.Options) error {
 	q, err := a.openQueue(ctx, "a worker")
 	if err != nil {
@@ -116,12 +117,12 @@ func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) 
 	if err := w.checkNote(r, n); err != nil {
 		return err
 	}
-	wf, agents, clear, err := w.forRun(n, log).fetchRun(ctx, w.q, r, &n) // changes n
+	p, err := w.forRun(n, log).fetchRun(ctx, w.q, r, &n) // changes n
 	if err != nil {
 		return err
 	}
-	defer clear()
-	return w.forRun(n, log).hosting(ctx, w.tel, Use{}, agents, true, func(ctx context.Context, h *Host) error {
+	defer p.close()
+	return w.forRun(n, log).hosting(ctx, w.tel, Use{}, p.Files, true, func(ctx context.Context, h *Host) error {
 		if err := n.checkEngine(ctx, h.m, r.ID); err != nil {
 			return err
 		}
@@ -133,14 +134,16 @@ func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) 
 			if lost != nil {
 				return h.giveUp(ctx, w.q, r.ID, lost)
 			}
-			return h.resumeDetached(ctx, w.q, j, wf, entries)
+			return h.resumeDetached(ctx, w.q, j, p.Workflow, entries)
 		}
 		return w.q.Carry(ctx, r, h.m.Owner(), state.Lost(h.m.Records, h.m.Owner()), carry)
 	})
 }
 
 // resumeDetached resumes a run that this process has taken. If the run is interrupted, its sandboxes stay.
-func (h *Host) resumeDetached(ctx context.Context, q *queue, j workflow.Journal, wf *workflow.Workflow, entries []workflow.Entry) error {
+func (h *Host) resumeDetached(
+	ctx context.Context, q *queue, j workflow.Journal, wf *workflow.Workflow, entries []workflow.Entry,
+) error {
 	h.resume(workflow.History(entries))
 	h.onTool = h.p.Tool
 	h.approve = h.approver(q.Journal(), h.m.Owner(), h.p.Approver(), "the user at the terminal", h.p.Line)

@@ -21,14 +21,14 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// Name is the name of the file in the user's configuration directory.
-const Name = "workcell.yaml"
+// fileName is the name of the file in the user's configuration directory.
+const fileName = "workcell.yaml"
 
 // Variable is the environment variable with the file path. --config overrides it.
 const Variable = "WORKCELL_CONFIG"
 
-// Default is the Origin of a value that is not set.
-const Default = "default"
+// notSet is the Origin of a value that is not set.
+const notSet = "default"
 
 // ApprovalsWait is a value of Config.Approvals. Calls wait for the approvals command or the page.
 const ApprovalsWait = "wait"
@@ -45,7 +45,7 @@ type Options struct {
 type Value struct {
 	Key    string `json:"key"`
 	Value  any    `json:"value"`            // a string, number, bool, time.Duration, or list of strings
-	Origin string `json:"origin,omitempty"` // "--flag", "$VARIABLE", the path of the file, or Default
+	Origin string `json:"origin,omitempty"` // "--flag", "$VARIABLE", the path of the file, or notSet
 }
 
 // Config is a configuration. It is immutable and safe for concurrent use. Limits and times that are not set are zero.
@@ -136,7 +136,7 @@ func Load(o Options) (*Config, error) {
 			if problem, todo := c.countPool(); problem != "" {
 				return nil, hint.New(hint.Usage, fmt.Errorf("%s: %s", s.origin, problem), todo)
 			}
-		case s.key == keyAllowImages && s.origin != Default:
+		case s.key == keyAllowImages && s.origin != notSet:
 			var err error
 			if c.allowed, err = backend.NewImagePolicy(c.allowImages...); err != nil {
 				return nil, fmt.Errorf("%s: %w", s.origin, err)
@@ -167,7 +167,7 @@ func (c *Config) readFile(o Options, table []*setting) (err error) {
 	if err != nil {
 		return nil // a user without a home directory has no file there
 	}
-	path := filepath.Join(home, "workcell", Name)
+	path := filepath.Join(home, "workcell", fileName)
 	if _, err = os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -256,7 +256,7 @@ func (s *setting) assign(origin string, texts []string) {
 		*to = texts
 	case *pairs: // the values of all sources are combined
 		*to = append(*to, texts...)
-		if s.origin != Default {
+		if s.origin != notSet {
 			origin = s.origin + ", " + origin
 		}
 	}
@@ -266,7 +266,7 @@ func (s *setting) assign(origin string, texts []string) {
 // shown returns the setting for display.
 func (s *setting) shown() Value {
 	v := Value{Key: s.key, Value: s.fallback, Origin: s.origin}
-	if v.Value == nil || s.origin != Default {
+	if v.Value == nil || s.origin != notSet {
 		v.Value = reflect.ValueOf(s.to).Elem().Interface()
 	}
 	return v

@@ -30,7 +30,7 @@ func newMachine(t *testing.T, users string) machine {
 	return m
 }
 
-func (m machine) users() string { return filepath.Join(m.env["XDG_CONFIG_HOME"], "workcell", Name) }
+func (m machine) users() string { return filepath.Join(m.env["XDG_CONFIG_HOME"], "workcell", fileName) }
 
 func (m machine) write(path, text string) string {
 	m.t.Helper()
@@ -53,7 +53,7 @@ func (m machine) load(file string, flags map[string][]string) (*Config, error) {
 func origins(c *Config) map[string]string {
 	set := map[string]string{}
 	for _, v := range c.Values() {
-		if v.Origin != Default {
+		if v.Origin != notSet {
 			set[v.Key] = v.Origin
 		}
 	}
@@ -139,7 +139,7 @@ func TestEveryLimit(t *testing.T) {
 		t.Errorf("limits that are not set: %+v", c.Limits)
 	}
 	for _, row := range backend.LimitTable() {
-		if want := (Value{keyLimits + row.Name, row.Default / row.Scale, Default}); !slices.ContainsFunc(c.Values(), func(v Value) bool { return v.Key == want.Key && v == want }) {
+		if want := (Value{keyLimits + row.Name, row.Default / row.Scale, notSet}); !slices.ContainsFunc(c.Values(), func(v Value) bool { return v.Key == want.Key && v == want }) {
 			t.Errorf("%+v is missing", want)
 		}
 	}
@@ -261,7 +261,7 @@ func TestStrict(t *testing.T) {
 		}
 	}
 	_, err := newMachine(t, "bakend: docker\nlimits: {pids: 1}\n").load("", nil)
-	if err == nil || strings.Count(err.Error(), Name) != 2 {
+	if err == nil || strings.Count(err.Error(), fileName) != 2 {
 		t.Errorf("two problems: %v", err)
 	}
 }

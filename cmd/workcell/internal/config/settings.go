@@ -138,10 +138,7 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 	list = append(list,
 		c.telemetry("endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT", "", checkURL),
 		c.telemetry("protocol", "OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", func(p string) (string, string) {
-			if p != "grpc" && p != "http/protobuf" {
-				return fmt.Sprintf("unknown protocol %q", p), "available: http/protobuf, grpc"
-			}
-			return "", ""
+			return oneOf("protocol", p, "http/protobuf", "grpc")
 		}),
 		c.telemetry("service_name", "OTEL_SERVICE_NAME", "workcell", func(string) (string, string) { return "", "" }),
 		&setting{key: keyContent, to: &c.TraceContent, flag: "trace-content"},
@@ -149,14 +146,11 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 		retention(keyRetentionKept, &c.KeepSandboxes),
 		retention(keyRetentionText, &c.KeepTranscripts),
 		&setting{key: "approvals", to: &c.Approvals, check: func() (string, string) {
-			if c.Approvals != "refuse" && c.Approvals != ApprovalsWait {
-				return fmt.Sprintf("unknown value %q", c.Approvals), "available: refuse, wait"
-			}
-			return "", ""
+			return oneOf("value", c.Approvals, "refuse", ApprovalsWait)
 		}},
 	)
 	for _, s := range list {
-		s.origin = Default
+		s.origin = notSet
 	}
 	return list
 }
@@ -206,6 +200,14 @@ func problemOf(s frontmatter.Sandbox) (problem, hint string) {
 		return p.Message, p.Hint
 	}
 	return "", ""
+}
+
+// oneOf checks a value that must be one of several words.
+func oneOf(what, value string, words ...string) (problem, hint string) {
+	if slices.Contains(words, value) {
+		return "", ""
+	}
+	return fmt.Sprintf("unknown %s %q", what, value), "available: " + strings.Join(words, ", ")
 }
 
 func checkImage(image string) (problem, hint string) {

@@ -64,12 +64,12 @@ func devFiles(args []string, agents string) ([]*workflow.Workflow, map[string]st
 		case strings.HasSuffix(arg, app.AgentExt):
 			files[strings.TrimSuffix(filepath.Base(arg), app.AgentExt)] = arg
 		default:
-			wf, own, err := app.LoadWorkflow(arg, agents)
+			p, err := app.LoadProgram(arg, agents)
 			if err != nil {
 				return nil, nil, err
 			}
-			workflows = append(workflows, wf)
-			maps.Copy(files, own)
+			workflows = append(workflows, p.Workflow)
+			maps.Copy(files, p.Files)
 		}
 	}
 	if len(workflows)+len(files) == 0 {

@@ -45,22 +45,22 @@ func (a *command) runVerb(cmd *cobra.Command) *cobra.Command {
 		"keep the run's sandboxes for 7 days (retention.kept) instead of removing them when the run ends")
 	f.BoolVarP(&detach, "detach", "d", false, "add the run to the queue for workcell worker and print its ID")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		wf, agents, err := app.LoadWorkflow(args[0], a.Options.Agents)
+		p, err := app.LoadProgram(args[0], a.Options.Agents)
 		if err != nil {
 			return err
 		}
-		input, err := a.input(wf, file, append(pairs, args[1:]...))
+		input, err := a.input(p.Workflow, file, append(pairs, args[1:]...))
 		if err != nil {
 			return err
 		}
 		if !detach {
-			return a.App.Run(cmd.Context(), wf, agents, input, a.showResult)
+			return a.App.Run(cmd.Context(), p, input, a.showResult)
 		}
-		e, err := a.App.Detach(cmd.Context(), wf, agents, input)
+		e, err := a.App.Detach(cmd.Context(), p, input)
 		if err != nil {
 			return err
 		}
-		return a.PrintLines(app.RunView{ID: e.RunID, Workflow: wf.ID, State: app.RunQueued, Started: e.Time}, e.RunID)
+		return a.PrintLines(app.RunView{ID: e.RunID, Workflow: p.ID, State: app.RunQueued, Started: e.Time}, e.RunID)
 	}
 	return cmd
 }
