@@ -29,9 +29,6 @@ func HasKey(path string, key *regexp.Regexp) bool {
 	return err == nil && len(src) < maxScriptBytes && key.Match(src) && !workflowKey.Match(src)
 }
 
-// isNoWorkflow reports whether a file is of another kind.
-func isNoWorkflow(path string) bool { return HasKey(path, ScriptKey) || HasKey(path, ServersKey) }
-
 // Top-level keys of files.
 var (
 	ScriptKey   = regexp.MustCompile(`(?m)^["']?agents["']?[ \t]*:`)

@@ -148,9 +148,6 @@ func checkCoding(command, name string) error {
 // errNoModel means that an agent's file has no model. The hint contains the file.
 var errNoModel = errors.New("has no model")
 
-// errScriptedCoding means that recorded answers cannot replace a model that a program uses over HTTP.
-var errScriptedCoding = errors.New("coding agents call their models over HTTP and cannot use a scripted model")
-
 // CodingTasks are the coding agents that `mcp --executors` offers as tasks.
 type CodingTasks struct {
 	Agents []string // "command", or "command=provider/model"

@@ -55,7 +55,7 @@ func (a *App) checkServices(doc *frontmatter.Document) error {
 	if err != nil || doc.Sandbox == nil {
 		return err
 	}
-	errs := ServiceProblems(g, doc)
+	errs := []error{ServiceProblems(g, doc)}
 	for _, use := range doc.Sandbox.Services {
 		errs = append(errs, g.Ready(use.Name))
 	}
@@ -63,13 +63,15 @@ func (a *App) checkServices(doc *frontmatter.Document) error {
 }
 
 // ServiceProblems returns services that an agent uses and that are not configured.
-func ServiceProblems(g *services.Gateway, doc *frontmatter.Document) (errs []error) {
-	if doc.Sandbox != nil {
-		for _, p := range g.Problems(doc.Sandbox.Services) {
-			errs = append(errs, doc.Problem("sandbox."+p.Field, p.Hint, "%s", p.Message))
-		}
+func ServiceProblems(g *services.Gateway, doc *frontmatter.Document) error {
+	if doc.Sandbox == nil {
+		return nil
 	}
-	return errs
+	var errs []error
+	for _, p := range g.Problems(doc.Sandbox.Services) {
+		errs = append(errs, doc.Problem("sandbox."+p.Field, p.Hint, "%s", p.Message))
+	}
+	return errors.Join(errs...)
 }
 
 // environments returns what installs packages for this command's sandboxes.

@@ -81,7 +81,7 @@ func (a *App) newHost(ctx context.Context, m *Manager, hosts *hosttools.Registry
 			err = cmp.Or(a.checkImage(doc), a.checkServices(doc))
 		}
 		if err == nil {
-			err = errors.Join(HostToolProblems(ctx, hosts, doc)...)
+			err = HostToolProblems(ctx, hosts, doc)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -119,8 +119,9 @@ func (h *Host) plugins() ([]api.Plugin, *model.Proxy, error) {
 	}
 	if path, ok := scriptOf(h.opts.Model); ok {
 		if len(coding) > 0 {
-			return nil, nil, UsageError(errScriptedCoding,
-				"for recorded answers, set the provider's *_BASE_URL to a server that replays them, see docs/guides/coding-agents.md")
+			err := errors.New("coding agents call their models over HTTP and cannot use a scripted model")
+			return nil, nil, UsageError(err, "for recorded answers, set the provider's *_BASE_URL to a server "+
+				"that replays them, see docs/guides/coding-agents.md")
 		}
 		script, err := scripted.Load(path)
 		if err != nil {

@@ -66,17 +66,17 @@ func (a *App) OpenHostTools(ctx context.Context, eager bool) (*hosttools.Registr
 }
 
 // HostToolProblems returns problems for host tools in an agent's file that do not exist.
-func HostToolProblems(ctx context.Context, r *hosttools.Registry, doc *frontmatter.Document) []error {
+func HostToolProblems(ctx context.Context, r *hosttools.Registry, doc *frontmatter.Document) error {
 	if r == nil || doc.Sandbox == nil || doc.Sandbox.HostTools == nil {
 		return nil
 	}
 	problems, err := r.Check(ctx, *doc.Sandbox.HostTools)
 	if err != nil {
-		return []error{doc.Problem("sandbox.host_tools", "", "%v", err)}
+		return doc.Problem("sandbox.host_tools", "", "%v", err)
 	}
 	var errs []error
 	for _, p := range problems {
 		errs = append(errs, doc.Problem("sandbox.host_tools."+p.Field, p.Hint, "%s", p.Message))
 	}
-	return errs
+	return errors.Join(errs...)
 }

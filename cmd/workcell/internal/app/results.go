@@ -298,8 +298,12 @@ func (a *App) RunChanges(ctx context.Context, id string) (c Changes, err error) 
 }
 
 // Forget deletes a finished run.
-func (a *App) Forget(ctx context.Context, j runstore.Store, kept runfiles.Dir, id string) error {
+func (a *App) Forget(ctx context.Context, j runstore.Store, id string) error {
 	r, err := FindRun(ctx, j, id)
+	if err != nil {
+		return err
+	}
+	kept, err := a.RunFiles()
 	if err != nil {
 		return err
 	}

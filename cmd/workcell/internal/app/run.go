@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/transfer"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
@@ -175,17 +177,21 @@ func (h *Host) showKept(ctx context.Context, run string) {
 	if !h.opts.Keep {
 		return
 	}
-	list, err := h.m.List(context.WithoutCancel(ctx))
+	list, err := h.sandboxesOf(ctx, run)
 	if err != nil {
 		h.p.Line("cannot list the kept sandboxes: %v", err)
 		return
 	}
 	for _, s := range list {
-		if s.Run == run {
-			h.p.Line("kept sandbox %s (%s)", s.ID, s.Key)
-		}
+		h.p.Line("kept sandbox %s (%s)", s.ID, s.Key)
 	}
 	h.p.Line("to remove them, run: workcell sandbox rm %s", run)
+}
+
+// sandboxesOf returns the sandboxes of a run, even if ctx is done.
+func (h *Host) sandboxesOf(ctx context.Context, run string) ([]session.Info, error) {
+	list, err := h.m.List(context.WithoutCancel(ctx))
+	return slices.DeleteFunc(list, func(s session.Info) bool { return s.Run != run }), err
 }
 
 // Answer is the latest answer or failure of a run's agents, with the totals of all agents.
@@ -236,16 +242,13 @@ func (h *Host) leave(ctx context.Context, checkpoints bool, res *workflow.Result
 	if h.opts.Apply {
 		h.p.Line("--apply: changes not applied because the results were not collected")
 	}
-	ctx = context.WithoutCancel(ctx)
-	list, err := h.m.List(ctx)
+	list, err := h.sandboxesOf(ctx, runID)
 	if err != nil {
 		h.p.Line("the results of run %s are still in its sandbox, which cannot be listed: %v", runID, err)
 	}
 	for _, s := range list {
-		if s.Run == runID {
-			h.p.Line("sandbox %s still has the results of run %s; to copy them, run: workcell sandbox cp %[1]s:. DIR",
-				s.ID, runID)
-		}
+		h.p.Line("sandbox %s still has the results of run %s; to copy them, run: workcell sandbox cp %[1]s:. DIR",
+			s.ID, runID)
 	}
 	if failed := res.Error; failed != nil && checkpoints {
 		h.p.Line("after you fix the problem, return to a step with: %s", ReturnTo(runID, failed.Step))
@@ -253,7 +256,7 @@ func (h *Host) leave(ctx context.Context, checkpoints bool, res *workflow.Result
 	} else {
 		h.p.Line("after you fix the problem, collect the results with: workcell runs resume %s", runID)
 	}
-	return h.m.Detach(ctx)
+	return h.m.Detach(context.WithoutCancel(ctx))
 }
 
 // ReturnTo returns the command that restarts a run from the step at path.

@@ -138,13 +138,11 @@ func (a *App) checkNote(r runstore.Run, n RunNote) error {
 	if err := errors.Join(json.Unmarshal([]byte(own), &here), json.Unmarshal([]byte(r.Note), &there)); err != nil {
 		return err
 	}
-	keys := slices.Sorted(maps.Keys(here))
-	for key := range there {
-		if _, ok := here[key]; !ok {
-			keys = append(keys, key)
-		}
-	}
-	keys = slices.DeleteFunc(keys, func(key string) bool { return reflect.DeepEqual(here[key], there[key]) })
+	all := maps.Clone(here)
+	maps.Copy(all, there)
+	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(all)), func(key string) bool {
+		return reflect.DeepEqual(here[key], there[key])
+	})
 	err = fmt.Errorf("the flags of run %s have changed in the database: %s", r.ID, strings.Join(keys, ", "))
 	return Fail(ExitFailed, err, "restore the run's original flags in the database, "+again)
 }

@@ -167,6 +167,24 @@ type ExecView struct {
 	StderrBytes int64 `json:"stderr_bytes"`
 }
 
+// OutputFile is a file in a sandbox with the whole output of a command.
+type OutputFile struct {
+	Name string // stdout or stderr
+	Path string
+	Size int64
+}
+
+// OutputFiles returns the existing files with the output of a command.
+func OutputFiles(ctx context.Context, s *session.Session, execID string) (list []OutputFile) {
+	for _, name := range []string{"stdout", "stderr"} {
+		path := ".workcell/output/" + execID + "." + name
+		if info, err := s.StatFile(ctx, path); err == nil {
+			list = append(list, OutputFile{name, path, info.Size})
+		}
+	}
+	return list
+}
+
 // Execs returns the commands in a sandbox.
 func Execs(ctx context.Context, s *session.Session) ([]ExecView, error) {
 	known, err := s.Commands(ctx)

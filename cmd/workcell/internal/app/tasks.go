@@ -148,7 +148,7 @@ func (r *taskRunner) addWorkflows(dir, agents string) error {
 			continue
 		}
 		path := filepath.Join(dir, e.Name())
-		if isNoWorkflow(path) {
+		if HasKey(path, ScriptKey) || HasKey(path, ServersKey) {
 			continue
 		}
 		p, err := LoadProgram(path, agents)

@@ -35,12 +35,16 @@ type RunView struct {
 }
 
 // Took returns the duration of a run so far. It is zero unless the run is running or has finished.
-func (r RunView) Took(now time.Time) time.Duration {
+func (r RunView) Took(now time.Time) time.Duration { return took(r.State, r.Started, r.Finished, now) }
+
+func took(state string, started, finished, now time.Time) time.Duration {
 	switch {
-	case !r.Finished.IsZero():
-		return r.Finished.Sub(r.Started)
-	case r.State == RunRunning:
-		return now.Sub(r.Started)
+	case started.IsZero():
+		return 0
+	case !finished.IsZero():
+		return finished.Sub(started)
+	case state == RunRunning:
+		return now.Sub(started)
 	}
 	return 0
 }
@@ -144,17 +148,7 @@ type StepView struct {
 }
 
 // Took returns the duration of an attempt so far. It is zero if the attempt was interrupted or skipped.
-func (s StepView) Took(now time.Time) time.Duration {
-	switch {
-	case s.Started.IsZero():
-		return 0
-	case !s.Finished.IsZero():
-		return s.Finished.Sub(s.Started)
-	case s.State == RunRunning:
-		return now.Sub(s.Started)
-	}
-	return 0
-}
+func (s StepView) Took(now time.Time) time.Duration { return took(s.State, s.Started, s.Finished, now) }
 
 // Steps returns the run's finished attempts in the order of their end, and then its unfinished attempts.
 func (d RunDetail) Steps() (list []StepView) {

@@ -137,21 +137,15 @@ type sandboxPage struct {
 	Exec    string
 	Status  sandbox.ExecStatus
 	Lines   []outputLine
-	Cut     int      // number of hidden lines
-	Lost    int64    // number of discarded chunks
-	Outputs []output // files with the whole output
+	Cut     int   // number of hidden lines
+	Lost    int64 // number of discarded chunks
+	Outputs []app.OutputFile
 
 	// Of files.
 	Dir, Up string
 	Files   []sandbox.FileInfo
 	More    int64
 	File    *fileView
-}
-
-type output struct {
-	Name string
-	Size int64
-	Path string
 }
 
 // looker reads from a sandbox.
@@ -259,12 +253,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 		body.Lines = append(body.Lines, o.last()...)
 		body.Cut = max(len(body.Lines)-maxOutputLines, 0)
 		body.Lines = body.Lines[body.Cut:]
-		for _, name := range []string{"stdout", "stderr"} {
-			at := ".workcell/output/" + body.Exec + "." + name
-			if info, err := box.StatFile(ctx, at); err == nil {
-				body.Outputs = append(body.Outputs, output{name, info.Size, at})
-			}
-		}
+		body.Outputs = app.OutputFiles(ctx, box, body.Exec)
 		return nil
 	})
 }

@@ -112,7 +112,7 @@ func (o *toolsOptions) rules(ctx context.Context, r *hosttools.Registry, name st
 		if doc.Sandbox == nil || doc.Sandbox.HostTools == nil {
 			return rules, app.Fail(app.ExitInvalid, fmt.Errorf("%s has no host_tools", o.agent), "")
 		}
-		if err := errors.Join(app.HostToolProblems(ctx, r, doc)...); err != nil {
+		if err := app.HostToolProblems(ctx, r, doc); err != nil {
 			return rules, app.Fail(app.ExitInvalid, err, "")
 		}
 		return *doc.Sandbox.HostTools, nil

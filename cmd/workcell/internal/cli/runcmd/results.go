@@ -239,13 +239,9 @@ func newRunsRmCmd(a *command) *cobra.Command {
 		Short:   "Delete finished runs with their outputs and patches",
 		Example: "  workcell runs rm run_…",
 		Args:    cobra.MinimumNArgs(1),
-		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
-			kept, err := a.RunFiles()
-			if err != nil {
-				return err
-			}
+		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) (err error) {
 			for _, id := range args {
-				err = errors.Join(err, a.Forget(ctx, j, kept, id))
+				err = errors.Join(err, a.Forget(ctx, j, id))
 			}
 			return err
 		}),

@@ -190,10 +190,8 @@ func (c *checker) check(ctx context.Context, path string) {
 			warned = append(warned, modelProblem(doc), rootProblem(c.Options.Env, doc.AsRoot()))
 		}
 		if doc != nil && err == nil {
-			wrong = append(wrong, app.HostToolProblems(ctx, c.hostTools, doc)...)
-			wrong = append(wrong, c.skillsOf(doc))
-			found := app.ServiceProblems(c.services, doc)
-			wrong, warned = c.addServices(wrong, warned, found...)
+			wrong = append(wrong, app.HostToolProblems(ctx, c.hostTools, doc), c.skillsOf(doc))
+			wrong, warned = c.addServices(wrong, warned, app.ServiceProblems(c.services, doc))
 		}
 	case kind == "skill":
 		wrong = append(wrong, skillProblem(path))
@@ -221,11 +219,11 @@ func (c *checker) check(ctx context.Context, path string) {
 
 // addServices adds problems with services. They are warnings if no service is configured, because the file can run with
 // another configuration.
-func (c *checker) addServices(wrong, warned []error, found ...error) (_, _ []error) {
+func (c *checker) addServices(wrong, warned []error, found error) (_, _ []error) {
 	if len(c.services.Names()) == 0 {
-		return wrong, append(warned, found...)
+		return wrong, append(warned, found)
 	}
-	return append(wrong, found...), warned
+	return append(wrong, found), warned
 }
 
 // agentsOf finds the agents of a workflow for its loader, and has them checked.

@@ -111,11 +111,8 @@ func (a *command) printLog(ctx context.Context, s *session.Session, execID strin
 
 // wholeOutput returns the location of the files with the whole output of a command in the sandbox, if they exist.
 func wholeOutput(ctx context.Context, s *session.Session, execID string) string {
-	for _, stream := range []string{"stdout", "stderr"} {
-		name := ".workcell/output/" + execID + "." + stream
-		if _, err := s.StatFile(ctx, name); err == nil {
-			return fmt.Sprintf("; for all of it, run `workcell sandbox cp %s:%s -`", s.ID(), name)
-		}
+	for _, f := range app.OutputFiles(ctx, s, execID) {
+		return fmt.Sprintf("; for all of it, run `workcell sandbox cp %s:%s -`", s.ID(), f.Path)
 	}
 	return ""
 }
