@@ -102,3 +102,11 @@ func parseToken(fields []string) (httpguard.Token, error) {
 	}
 	return t, nil
 }
+
+// scheme returns the scheme of URLs of a server.
+func scheme(cert *tls.Config) string {
+	if cert == nil {
+		return "http"
+	}
+	return "https"
+}

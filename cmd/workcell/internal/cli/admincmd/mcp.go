@@ -312,43 +312,48 @@ func (f *mcpHTTPFlags) given() bool {
 	return given
 }
 
-// prepare reads tokens and certificate and starts to listen, so that errors are found before an engine is used. serve
-// serves clients. Before and after serve, clients get 503, until end is called.
-func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err error) {
+// options returns the options of the server, with tokens and certificate.
+func (f *mcpHTTPFlags) options(a *command) (*mcpserver.HTTPOptions, error) {
 	for name, n := range map[string]int{"max-connections": f.maxConns, "max-rate": f.rate} {
 		if n < 1 {
-			return nil, nil, app.InvalidFlag(name, n, "must be at least 1")
+			return nil, app.InvalidFlag(name, n, "must be at least 1")
 		}
 	}
 	opts := &mcpserver.HTTPOptions{Hosts: f.hosts, Origins: f.origins, MaxConns: f.maxConns, Rate: f.rate}
 	tokens, err := f.tokens(a.Options.Env.Get(mcpTokenEnv))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for _, t := range tokens {
 		opts.Tokens = append(opts.Tokens, mcpserver.Token(t))
 	}
 	host, _, err := net.SplitHostPort(f.listen)
 	if err != nil {
-		return nil, nil, app.UsageError(fmt.Errorf("--listen %q: %w", f.listen, err), "for example --listen 127.0.0.1:8765")
+		return nil, app.UsageError(fmt.Errorf("--listen %q: %w", f.listen, err), "for example --listen 127.0.0.1:8765")
 	}
 	if ip := net.ParseIP(host); len(opts.Tokens) == 0 && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return nil, nil, app.UsageError(fmt.Errorf("--listen %s: %w", f.listen, mcpserver.ErrNoToken),
+		return nil, app.UsageError(fmt.Errorf("--listen %s: %w", f.listen, mcpserver.ErrNoToken),
 			"pass --token-file, set "+mcpTokenEnv+", or listen on 127.0.0.1")
 	}
 	if opts.TLS, err = f.tls(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := opts.Check(); err != nil {
-		return nil, nil, app.Fail(app.ExitInvalid, err, "check "+mcpTokenEnv+", --token-file, and --allow-origin")
+		return nil, app.Fail(app.ExitInvalid, err, "check "+mcpTokenEnv+", --token-file, and --allow-origin")
+	}
+	return opts, nil
+}
+
+// prepare starts to listen, so that errors are found before an engine is used. serve serves clients. Before and after
+// serve, clients get 503, until end is called.
+func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err error) {
+	opts, err := f.options(a)
+	if err != nil {
+		return nil, nil, err
 	}
 	l, err := net.Listen("tcp", f.listen)
 	if err != nil {
 		return nil, nil, app.Fail(app.ExitFailed, err, "choose another address with --listen")
-	}
-	scheme := "http"
-	if opts.TLS != nil {
-		scheme = "https"
 	}
 	// Each server closes its listener. Between servers, clients can still connect.
 	again := func() (net.Listener, error) {
@@ -383,7 +388,7 @@ func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err err
 		if err != nil {
 			return err
 		}
-		a.Notice("serving MCP on %s://%s%s", scheme, l.Addr(), mcpserver.PathMCP)
+		a.Notice("serving MCP on %s://%s%s", scheme(opts.TLS), l.Addr(), mcpserver.PathMCP)
 		err = srv.ServeHTTP(ctx, l, opts) // nil after a signal, because supervisors end servers with SIGTERM
 		if lost := context.Cause(ctx); state.Passes(lost) {
 			err = lost

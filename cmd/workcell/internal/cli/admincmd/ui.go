@@ -101,11 +101,9 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 		return app.UsageError(fmt.Errorf("--listen %s accepts connections from other hosts", o.listen),
 			"pass --token-file, --tls-cert, and --tls-key, or listen on 127.0.0.1")
 	}
-	name := place.URL
-	if name == "" {
+	name := "PostgreSQL"
+	if place.URL == "" {
 		name = place.Dir.File()
-	} else {
-		name = "PostgreSQL"
 	}
 	secret, err := secretIn(place.Dir.Path(uiSecret))
 	if err != nil {
@@ -116,11 +114,12 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 		return err
 	}
 	defer j.Close() // every change was written before it was acknowledged
+	opts := ui.Options{
+		App: a.App, Journal: j, URL: o.url(l.Addr(), cert), Hosts: append(o.hosts, uiName), Tokens: tokens,
+		ReadOnly: o.readOnly, Secret: secret, User: a.Options.Env.Get("USER"), State: name, Version: a.Options.Version,
+	}
 	return a.Observe(ctx, false, func(ctx context.Context, _ *otelsetup.Tracing) error {
-		s, err := ui.New(ctx, ui.Options{
-			App: a.App, Journal: j, URL: o.url(l.Addr(), cert), Hosts: append(o.hosts, uiName), Tokens: tokens,
-			ReadOnly: o.readOnly, Secret: secret, User: a.Options.Env.Get("USER"), State: name, Version: a.Options.Version,
-		})
+		s, err := ui.New(ctx, opts)
 		if err != nil {
 			return err
 		}
@@ -128,14 +127,14 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 		if err != nil {
 			return err
 		}
-		if err := runfiles.WriteWhole(file, func(w io.Writer) error { _, err := w.Write(raw); return err }); err != nil {
+		if err := writeFile(file, raw); err != nil {
 			return err
 		}
 		defer os.Remove(file) // a leftover file has no effect
 		if err := o.show(a, s.LoginURL()); err != nil {
 			return err
 		}
-		a.Notice("serving pages on %s; press Ctrl-C to stop", o.url(l.Addr(), cert))
+		a.Notice("serving pages on %s; press Ctrl-C to stop", opts.URL)
 		return serveUI(ctx, a, s, l, cert)
 	})
 }
@@ -147,7 +146,14 @@ func secretIn(file string) ([]byte, error) {
 		return raw, err
 	}
 	raw = []byte(rand.Text())
-	return raw, runfiles.WriteWhole(file, func(w io.Writer) error { _, err := w.Write(raw); return err })
+	return raw, writeFile(file, raw)
+}
+
+func writeFile(file string, raw []byte) error {
+	return runfiles.WriteWhole(file, func(w io.Writer) error {
+		_, err := w.Write(raw)
+		return err
+	})
 }
 
 func serveUI(ctx context.Context, a *command, s *ui.Server, l net.Listener, cert *tls.Config) error {
@@ -170,13 +176,6 @@ func serveUI(ctx context.Context, a *command, s *ui.Server, l net.Listener, cert
 		err = errors.Join(err, srv.Close()) // the remaining clients are too slow
 	}
 	return err
-}
-
-func scheme(cert *tls.Config) string {
-	if cert == nil {
-		return "http"
-	}
-	return "https"
 }
 
 // url returns the URL of the server for browsers.

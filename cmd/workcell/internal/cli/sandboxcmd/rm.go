@@ -1,24 +1,18 @@
 package sandboxcmd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
-	"github.com/workcell-dev/workcell/environment"
-	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/admin"
-	"github.com/workcell-dev/workcell/session/record"
 )
 
 func newSandboxRmCmd(a *command) *cobra.Command {
@@ -154,181 +148,4 @@ func toRemove(
 // oneRun reports whether all sandboxes belong to the same run.
 func oneRun(list []session.Info) bool {
 	return len(list) > 0 && list[0].Run != "" && !slices.ContainsFunc(list, func(s session.Info) bool { return s.Run != list[0].Run })
-}
-
-type sandboxGCOptions struct {
-	yes, named, environments bool
-	older                    time.Duration
-}
-
-// Limits for the environments that gc keeps.
-const (
-	environmentAge   = 30 * 24 * time.Hour // maximum time since the last use
-	environmentBytes = 20 << 30            // maximum total size
-)
-
-func newSandboxGCCmd(a *command) *cobra.Command {
-	o := &sandboxGCOptions{}
-	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
-		Use:     "gc",
-		Example: "  workcell sandbox gc\n  workcell sandbox gc --yes --older-than 24h",
-		Short:   "List unused sandboxes, or remove them with --yes",
-		Long: `List sandboxes that no process uses, or remove them with --yes: the sandboxes of interrupted runs, kept
-sandboxes and, with --named, sandboxes created by ` + "`sandbox open`" + `. All except the named ones are also
-removed automatically when they expire. A run whose sandbox was removed can only be resumed with an empty sandbox.
-
-The command also lists or removes:
-  - ended sandboxes of killed library programs; with --yes, only those that were created more than an hour ago
-  - packages installed by pip_packages, npm_packages, or setup that no sandbox uses, if they were not used for 30 days,
-    their image has changed, or all of them together exceed 20 GiB
-  - cache contents that were replaced more than a day ago
-  - on Docker, volumes with the guest agent of other Workcell versions, unless they are in use or new
-  - with --yes, run results older than 30 days, and workspace copies left by killed commands`,
-		Args: cobra.NoArgs,
-		RunE: a.managed(app.StateNeeded, nil, func(ctx context.Context, m *app.Manager, _ []string) error {
-			return o.run(ctx, a, m)
-		}),
-	})
-	f := cmd.Flags()
-	f.BoolVar(&o.yes, "yes", false, "remove the items instead of listing them")
-	f.BoolVar(&o.named, "named", false, "include sandboxes created by sandbox open")
-	f.BoolVar(&o.environments, "environments", false, "include all installed packages, not only old ones")
-	f.DurationVar(&o.older, "older-than", 0, "include only items that have been unused for at least this time")
-	return cmd
-}
-
-// GarbageOutput is a sandbox without a process, an unused environment, or an unused version of the guest agent.
-type GarbageOutput struct {
-	ID       string    `json:"id"`
-	Key      string    `json:"key"` // only for sandboxes
-	Why      string    `json:"why"`
-	LastUsed time.Time `json:"last_used"`
-	// Snapshots is the number of a sandbox's snapshots on the engine. They are removed with the sandbox.
-	Snapshots int       `json:"snapshots,omitempty"`
-	Expires   time.Time `json:"expires,omitzero"` // time of the automatic removal; zero for never
-	Removed   bool      `json:"removed"`
-
-	ends string // Expires as text for the table
-}
-
-func (o *sandboxGCOptions) run(ctx context.Context, a *command, m *app.Manager) error {
-	if o.yes {
-		if err := a.ForgetOldRuns(ctx); err != nil {
-			return err
-		}
-	}
-	now := time.Now()
-	rows := []GarbageOutput{}
-	var errs []error
-	// collect shows an unused item. With --yes, it removes the item unless it is in use by now.
-	collect := func(g GarbageOutput, remove func() error) {
-		if now.Sub(g.LastUsed) < o.older {
-			return
-		}
-		if o.yes {
-			err := remove()
-			if errors.Is(err, backend.ErrExists) {
-				if g.Key != "" {
-					a.Notice("%s not removed: %v", g.ID, err)
-				}
-				return
-			}
-			g.Removed = err == nil
-			errs = append(errs, err)
-		}
-		rows = append(rows, g)
-	}
-	recs, err := admin.Abandoned(ctx, m.Manager)
-	if err != nil {
-		return err
-	}
-	for _, rec := range recs {
-		if rec.Key.Namespace != record.NamespaceUser || o.named {
-			snapshots, err := admin.CountSnapshots(ctx, m.Manager, rec)
-			if err != nil {
-				a.Notice("snapshots of %s: %v", rec.ID, err)
-			}
-			g := garbageOf(rec, whyGarbage(rec))
-			if g.Snapshots = snapshots; snapshots > 0 {
-				g.Why = fmt.Sprintf("%s, %d snapshots", g.Why, snapshots)
-			}
-			collect(g, func() error { return admin.RemoveAbandoned(ctx, m.Manager, rec) })
-		}
-	}
-	forsaken, err := admin.Forsaken(ctx, m.Manager)
-	errs = append(errs, err)
-	for _, rec := range forsaken {
-		collect(garbageOf(rec, "program ended"), func() error {
-			if wait := rec.Expires.Sub(now); wait > 0 { // its manager may still request the reason for its end
-				text := fmt.Sprintf("its program may still be running; run this command again in %s", app.Age(wait))
-				return &sanitize.Error{Text: text, Err: backend.ErrExists}
-			}
-			err := m.Backend().Remove(ctx, rec.EngineID, backend.RemoveOptions{Volumes: true})
-			return sanitize.EngineError(err)
-		})
-	}
-	environments, err := admin.Environments(ctx, m.Manager)
-	if !o.environments {
-		environments = environment.Reclaim(environments, now, environmentAge, environmentBytes)
-	}
-	errs = append(errs, err)
-	for _, e := range environments {
-		g := GarbageOutput{ID: e.Name, Why: fmt.Sprintf("environment of %s, %d MiB", e.Image, e.Bytes>>20)}
-		g.LastUsed = e.LastUsed
-		collect(g, func() error { return admin.RemoveEnvironment(ctx, m.Manager, e.Name) })
-	}
-	caches, err := a.Caches()
-	errs = append(errs, err)
-	if err == nil {
-		left, err := caches.Leftovers()
-		errs = append(errs, err)
-		for _, l := range left {
-			collect(GarbageOutput{ID: l.Name, Why: "replaced in cache " + l.Cache, LastUsed: l.Since}, func() error { return caches.RemoveLeftover(l) })
-		}
-	}
-	header := []string{"ID", "KEY", "REASON", "UNUSED", "EXPIRES"}
-	err = cli.PrintList(a.Command, rows, header, func(g GarbageOutput) []string { return g.row(now) })
-	switch {
-	case err != nil:
-	case len(rows) == 0 && o.named:
-		a.Notice("nothing to remove")
-	case len(rows) == 0:
-		a.Notice("nothing to remove (use --named to include named sandboxes)")
-	case !o.yes:
-		a.Notice("nothing removed; use --yes to remove these items")
-	}
-	return errors.Join(append(errs, err)...)
-}
-
-// garbageOf returns the row of a sandbox.
-func garbageOf(rec record.Record, why string) GarbageOutput {
-	at, _ := admin.ReclaimAt(rec, time.Now())
-	return GarbageOutput{
-		ID: rec.ID, Key: rec.Key.String(), Why: why, LastUsed: rec.LastUsed, Expires: at, ends: app.EndsWithoutOwner(rec),
-	}
-}
-
-// whyGarbage returns the reason why a sandbox is unused, in one word.
-func whyGarbage(rec record.Record) string {
-	switch {
-	case rec.State == record.Ready && rec.KeepWorkspace && rec.Key.Namespace != record.NamespaceWorkflow:
-		return "workspace"
-	case rec.Key.Namespace == record.NamespaceUser:
-		return "named"
-	case rec.State == record.Ready && rec.Key.Namespace == record.NamespaceWorkflow:
-		return app.RunInterrupted
-	case rec.State == record.Ready:
-		return "left"
-	case rec.State == record.Removing:
-		return "kept"
-	}
-	return string(rec.State)
-}
-
-// row returns the row of the table.
-func (g GarbageOutput) row(now time.Time) []string {
-	if g.Removed {
-		g.ends = "removed"
-	}
-	return []string{g.ID, g.Key, g.Why, app.Age(now.Sub(g.LastUsed)), cmp.Or(g.ends, "never")}
 }
