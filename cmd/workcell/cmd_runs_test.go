@@ -25,7 +25,7 @@ func TestForgetAmbiguousRun(t *testing.T) {
 	if err := kept.Save("run_aaaaaaaaaab", runfiles.Made{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Forget(t.Context(), j, kept, "run_aaaaaaaa"); err == nil || !strings.Contains(err.Error(), "matches 2 runs") {
+	if err := a.Forget(t.Context(), j, "run_aaaaaaaa"); err == nil || !strings.Contains(err.Error(), "matches 2 runs") {
 		t.Errorf("forget = %v", err)
 	}
 	if made, err := kept.Open("run_aaaaaaaaaab"); err != nil {

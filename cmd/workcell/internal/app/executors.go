@@ -157,7 +157,8 @@ type CodingTasks struct {
 // codingModels returns the default models of coding agents.
 func codingModels() map[string]string {
 	return map[string]string{
-		"claude": "anthropic/claude-sonnet-4-5", "codex": "openai/gpt-5-codex", "gemini": "googleai/gemini-2.5-pro", "opencode": "anthropic/claude-sonnet-4-5",
+		"claude": "anthropic/claude-sonnet-4-5", "codex": "openai/gpt-5-codex", "gemini": "googleai/gemini-2.5-pro",
+		"opencode": "anthropic/claude-sonnet-4-5",
 	}
 }
 
@@ -179,13 +180,15 @@ func (c CodingTasks) Check(model string) error {
 	for _, text := range c.Agents {
 		command, _, used := coder(text, model)
 		if !slices.Contains(frontmatter.ExecutorAgents(), command) {
-			return UsageError(fmt.Errorf("unknown coding agent %q in --executors", command), "use "+strings.Join(frontmatter.ExecutorAgents(), ", "))
+			return UsageError(fmt.Errorf("unknown coding agent %q in --executors", command),
+				"use "+strings.Join(frontmatter.ExecutorAgents(), ", "))
 		}
 		if _, isScript := scriptOf(used); isScript {
 			continue // running the task reports the error
 		}
 		if err := checkCoding(command, used); err != nil {
-			return UsageError(fmt.Errorf("--executors %s: %w", text, err), "for example --executors "+command+"="+codingModels()[command])
+			return UsageError(fmt.Errorf("--executors %s: %w", text, err),
+				"for example --executors "+command+"="+codingModels()[command])
 		}
 	}
 	return nil
@@ -206,21 +209,19 @@ func (c CodingTasks) write(model string) (dir string, err error) {
 		if c.Budget != 0 {
 			settings["budget"] = map[string]any{"usd": c.Budget}
 		}
-		var head []byte
-		if head, err = yamlnode.Encode(map[string]any{
+		head, err := yamlnode.Encode(map[string]any{
 			"description": "coding agent; session_id continues its conversation",
 			"model":       used,
 			"input":       map[string]any{"schema": map[string]any{"task": "string, what to do"}},
 			"sandbox":     map[string]any{"mode": frontmatter.ModeExecutor, "executor": settings},
-		}); err != nil {
-			break
+		})
+		if err == nil {
+			file := filepath.Join(dir, command+AgentExt)
+			err = os.WriteFile(file, []byte("---\n"+string(head)+"---\n{{task}}\n"), 0o600)
 		}
-		if err = os.WriteFile(filepath.Join(dir, command+AgentExt), []byte("---\n"+string(head)+"---\n{{task}}\n"), 0o600); err != nil {
-			break
+		if err != nil {
+			return "", errors.Join(err, os.RemoveAll(dir))
 		}
-	}
-	if err != nil {
-		return "", errors.Join(err, os.RemoveAll(dir))
 	}
 	return dir, nil
 }

@@ -77,17 +77,25 @@ func classOf(err error) (code int, hint string) {
 	var install *session.InstallError
 	switch {
 	case errors.As(err, &install) && len(install.Refused) > 0:
-		return ExitFailed, "add other hosts than the registries to setup.network.allow in the file; for private hosts, pass --egress-allow-private"
+		return ExitFailed,
+			"add other hosts than the registries to setup.network.allow in the file; for private hosts, pass " +
+				"--egress-allow-private"
 	case errors.As(err, &install):
-		return ExitFailed, "check pip_packages, npm_packages, and setup in the file; for other registries, pass --pip-index or --npm-registry"
+		return ExitFailed,
+			"check pip_packages, npm_packages, and setup in the file; for other registries, pass --pip-index or --npm-registry"
 	case errors.As(err, &vanished) && vanished.Key.Run() != "":
-		return ExitNotFound, fmt.Sprintf("to resume the run with its files, run `workcell runs resume %s`; to remove them, run `workcell runs cancel %[1]s`", vanished.Key.Run())
+		return ExitNotFound,
+			fmt.Sprintf("to resume the run with its files, run `workcell runs resume %s`; to remove them, run `workcell runs "+
+				"cancel %[1]s`", vanished.Key.Run())
 	case errors.As(err, &vanished):
-		return ExitNotFound, fmt.Sprintf("to rebuild it with its files, run `workcell sandbox open --name %s` with its original --mount, --network, and --oci-runtime; to remove them, run `workcell sandbox rm %[1]s`", vanished.Key.ID)
+		return ExitNotFound,
+			fmt.Sprintf("to rebuild it with its files, run `workcell sandbox open --name %s` with its original --mount, "+
+				"--network, and --oci-runtime; to remove them, run `workcell sandbox rm %[1]s`", vanished.Key.ID)
 	case errors.As(err, new(*backend.IsolationError)):
 		return ExitFailed, wish.MoreIsolation
 	case errors.Is(err, runstore.ErrDamaged):
-		return ExitFailed, "to end the run and remove its sandboxes, run `workcell runs cancel RUN`; other runs are not affected"
+		return ExitFailed,
+			"to end the run and remove its sandboxes, run `workcell runs cancel RUN`; other runs are not affected"
 	case state.Hint(err) != "":
 		return ExitFailed, state.Hint(err)
 	}
@@ -100,8 +108,10 @@ func classOf(err error) (code int, hint string) {
 		{ExitUnavailable, backend.ErrUnavailable, "run `workcell doctor` to check the container engine"},
 		{ExitFailed, backend.ErrImage, "check the image name, or map it to a mirror: --map-image FROM=TO"},
 		{ExitFailed, backend.ErrUnsupported, "run `workcell doctor` to see what this engine can enforce"},
-		{ExitNoRoom, backend.ErrCapacity, "stop running commands, or remove sandboxes: `workcell sandbox ls`, then `workcell sandbox rm SANDBOX`"},
-		{ExitNoRoom, backend.ErrNoRoom, "free space on the engine's disk, remove sandboxes (`workcell sandbox gc`), or request a smaller workspace"},
+		{ExitNoRoom, backend.ErrCapacity,
+			"stop running commands, or remove sandboxes: `workcell sandbox ls`, then `workcell sandbox rm SANDBOX`"},
+		{ExitNoRoom, backend.ErrNoRoom,
+			"free space on the engine's disk, remove sandboxes (`workcell sandbox gc`), or request a smaller workspace"},
 		{ExitNoRoom, backend.ErrQuota, "delete files with `workcell sandbox rm SANDBOX:PATH`"},
 		{ExitConflict, backend.ErrExists, ""},
 		{ExitUsage, backend.ErrInvalid, ""},

@@ -33,7 +33,8 @@ import (
 // normal end of the command.
 func (h *Host) ServeDev(ctx context.Context, workflows []*workflow.Workflow) error {
 	h.onTool = h.p.Tool
-	engine := workflow.NewEngine(h.m.Manager, h, &workflow.Options{OnEvent: h.p.Event, OnPull: h.p.Pull, Logger: h.Logger()})
+	engine := workflow.NewEngine(h.m.Manager, h,
+		&workflow.Options{OnEvent: h.p.Event, OnPull: h.p.Pull, Logger: h.Logger()})
 	for _, wf := range workflows {
 		if err := engine.Register(h.g, wf); err != nil {
 			return Fail(ExitInvalid, err, "")
@@ -72,7 +73,9 @@ type Host struct {
 var _ workflow.AgentRunner = (*Host)(nil)
 
 // newHost loads the agents' files and starts Genkit with the required model plugins.
-func (a *App) newHost(ctx context.Context, m *Manager, hosts *hosttools.Registry, files map[string]string) (*Host, error) {
+func (a *App) newHost(
+	ctx context.Context, m *Manager, hosts *hosttools.Registry, files map[string]string,
+) (*Host, error) {
 	h := &Host{App: a, m: m, hosts: hosts, agents: map[string]*tools.Agent{}, docs: map[string]*frontmatter.Document{}}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -96,7 +99,9 @@ func (a *App) newHost(ctx context.Context, m *Manager, hosts *hosttools.Registry
 	if err != nil {
 		return nil, err
 	}
-	plugins = append(plugins, &tools.Plugin{Manager: m.Manager, Logger: a.Logger(), HostTools: hosts, Models: proxy, ExecutorImages: a.executorImages()})
+	plugins = append(plugins,
+		&tools.Plugin{Manager: m.Manager, Logger: a.Logger(), HostTools: hosts, Models: proxy,
+			ExecutorImages: a.executorImages()})
 	if h.g, err = a.initGenkit(ctx, plugins...); err != nil {
 		return nil, err
 	}
@@ -198,7 +203,8 @@ func (h *Host) resume(entries []workflow.Entry) {
 		}
 	}
 	for _, e := range entries {
-		if e.Kind == workflow.EventStepFinished && e.Agent != "" && e.Status != workflow.StatusSkipped && !finished[attempt(e)] {
+		ended := e.Kind == workflow.EventStepFinished && e.Status != workflow.StatusSkipped
+		if ended && e.Agent != "" && !finished[attempt(e)] {
 			h.script.Played(e.RunID, e.Agent)
 		}
 	}
@@ -291,7 +297,10 @@ func (a *App) Observe(
 }
 
 // hosting is like WithHost, for callers that have already started process-wide resources: the audit in ctx, and traces.
-func (a *App) hosting(ctx context.Context, tel *otelsetup.Tracing, use Use, files map[string]string, oneRun bool, fn func(context.Context, *Host) error) (err error) {
+func (a *App) hosting(
+	ctx context.Context, tel *otelsetup.Tracing, use Use, files map[string]string, oneRun bool,
+	fn func(context.Context, *Host) error,
+) (err error) {
 	hosts, err := a.OpenHostTools(ctx, true)
 	if err != nil {
 		return err

@@ -72,7 +72,8 @@ func Unset(wf *workflow.Workflow, input map[string]any) (unset []string) {
 // {{/if}}.
 var (
 	tags     = regexp.MustCompile(`\{\{[^{}]*\}\}`)
-	plainTag = regexp.MustCompile(`^\{\{~?\s*([#^]?(?:if|unless|each|with|json)\s+)?([\w.]*)\s*~?\}\}$|^\{\{~?(?:[/!]|\s*role\s+"\w*"\s*~?\}\}$)`)
+	plainTag = regexp.MustCompile(`^\{\{~?\s*([#^]?(?:if|unless|each|with|json)\s+)?([\w.]*)\s*~?\}\}$` +
+		`|^\{\{~?(?:[/!]|\s*role\s+"\w*"\s*~?\}\}$)`)
 )
 
 // ParseInput converts named inputs and a plain text to values with the types of the schema's fields.
@@ -131,7 +132,8 @@ func withText(fields, pairs map[string]string, text string) (map[string]string, 
 		return nil, err
 	}
 	if _, twice := pairs[field]; twice {
-		return nil, UsageError(fmt.Errorf("input %s is specified twice", field), "quote values that contain spaces: "+field+"='…'")
+		return nil, UsageError(fmt.Errorf("input %s is specified twice", field),
+			"quote values that contain spaces: "+field+"='…'")
 	}
 	out := map[string]string{field: text}
 	maps.Copy(out, pairs)
@@ -205,9 +207,11 @@ func textField(fields map[string]string) (string, error) {
 		return names[0], nil
 	}
 	if len(names) == 0 {
-		return "", UsageError(errors.New("no input is used"), "read an input in the file, for example {{task}} in an agent, or omit it")
+		return "", UsageError(errors.New("no input is used"),
+			"read an input in the file, for example {{task}} in an agent, or omit it")
 	}
-	return "", UsageError(errors.New("the agent has no input for plain text"), "use NAME=VALUE with "+strings.Join(names, ", "))
+	return "", UsageError(errors.New("the agent has no input for plain text"),
+		"use NAME=VALUE with "+strings.Join(names, ", "))
 }
 
 // typedValue parses the value of an input as JSON if the type of its field is not text. If guess is set, it also parses

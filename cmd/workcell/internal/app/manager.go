@@ -211,7 +211,8 @@ func (a *App) guarded(store state.Records, place state.Place, backendName, engin
 			return append(vars, a.databaseVariables(place)...), err
 		},
 		Failed: func(err error) {
-			a.Notice("cannot start the cleanup process (if this command is killed, its sandboxes stay until the next command): %v", err)
+			a.Notice("cannot start the cleanup process (if this command is killed, its sandboxes stay until the next "+
+				"command): %v", err)
 		},
 	})
 }

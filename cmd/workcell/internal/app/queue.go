@@ -90,7 +90,7 @@ func (a *App) Detach(ctx context.Context, p *Program, input map[string]any) (wor
 // the worker uses the files in the parcel.
 func (a *App) detachedNote(wf *workflow.Workflow) (string, error) {
 	o := a.opts
-	n := RunNote{Detached: true, Workflow: wf.Path, RunFlags: RunFlags{
+	n := runNote{Detached: true, Workflow: wf.Path, RunFlags: RunFlags{
 		Backend: o.Backend, Model: o.Model, Prices: o.Prices, Keep: o.Keep, User: o.User, Workspace: a.place(wf).Dir,
 	}}
 	if err := absolute(&n.Workflow, &n.Prices, &n.Workspace); err != nil {
@@ -118,9 +118,11 @@ func (a *App) sendFiles(ctx context.Context, q *queue, runID string, p *Program,
 	err = parcel.Send(ctx, q.Queue, runID, files, workspace)
 	switch {
 	case errors.Is(err, parcel.ErrWorkspace):
-		return Fail(ExitInvalid, fmt.Errorf("workspace %s: %w", workspace.Dir, err), "pass the directory to copy with --workspace DIR")
+		return Fail(ExitInvalid, fmt.Errorf("workspace %s: %w", workspace.Dir, err),
+			"pass the directory to copy with --workspace DIR")
 	case errors.Is(err, backend.ErrTooLarge):
-		return Fail(ExitInvalid, fmt.Errorf("the packed files of the run, including its workspace, exceed %d MiB", worker.MaxFileBytes>>20),
+		return Fail(ExitInvalid,
+			fmt.Errorf("the packed files of the run, including its workspace, exceed %d MiB", worker.MaxFileBytes>>20),
 			"remove files from the workspace that the run can download, or run without --detach")
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
 		return Fail(ExitInvalid, err, "")
@@ -148,7 +150,7 @@ func skillsOf(agents map[string]string) (map[string][]string, error) {
 }
 
 // enqueue adds an interrupted run to the queue, with the current local files.
-func (a *App) enqueue(ctx context.Context, r runstore.Run, n RunNote) error {
+func (a *App) enqueue(ctx context.Context, r runstore.Run, n runNote) error {
 	q, err := a.openQueue(ctx, "--detach")
 	if err != nil {
 		return err
@@ -212,7 +214,7 @@ func (f RunFlags) localFlag() (name, todo string) {
 }
 
 // fetchProgram returns the program of a run from the queue. The caller must close it.
-func (a *App) fetchProgram(ctx context.Context, r runstore.Run, n *RunNote) (*Program, error) {
+func (a *App) fetchProgram(ctx context.Context, r runstore.Run, n *runNote) (*Program, error) {
 	q, err := a.openQueue(ctx, "a detached run")
 	if err != nil {
 		return nil, err
@@ -232,7 +234,7 @@ func (a *App) fetchProgram(ctx context.Context, r runstore.Run, n *RunNote) (*Pr
 
 // fetchRun copies the files of a run to this host, returns them as a program, and updates the paths in n. The caller
 // must close the program.
-func (a *App) fetchRun(ctx context.Context, q *queue, r runstore.Run, n *RunNote) (_ *Program, err error) {
+func (a *App) fetchRun(ctx context.Context, q *queue, r runstore.Run, n *runNote) (_ *Program, err error) {
 	dir, err := q.kept.Needs(r.ID)
 	if err != nil {
 		return nil, err
@@ -333,7 +335,9 @@ func (a *App) ShowLog(ctx context.Context, w io.Writer, r runstore.Run, follow b
 
 // cancelElsewhere asks a worker with access to the engine of a run's sandboxes to cancel the run, and waits for the
 // end. If no such worker exists, it returns why.
-func (a *App) cancelElsewhere(ctx context.Context, j runstore.Store, runID string, wait time.Duration, why error) error {
+func (a *App) cancelElsewhere(
+	ctx context.Context, j runstore.Store, runID string, wait time.Duration, why error,
+) error {
 	q, err := a.openQueue(ctx, "a detached run")
 	if err != nil {
 		return err

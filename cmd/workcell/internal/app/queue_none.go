@@ -23,9 +23,9 @@ func (*App) Detach(context.Context, *Program, map[string]any) (workflow.Entry, e
 	return workflow.Entry{}, ErrNoQueue
 }
 
-func (*App) enqueue(context.Context, runstore.Run, RunNote) error { return ErrNoQueue }
+func (*App) enqueue(context.Context, runstore.Run, runNote) error { return ErrNoQueue }
 
-func (*App) fetchProgram(context.Context, runstore.Run, *RunNote) (*Program, error) {
+func (*App) fetchProgram(context.Context, runstore.Run, *runNote) (*Program, error) {
 	return nil, ErrNoQueue
 }
 

@@ -101,13 +101,15 @@ func (a *App) ForgetOldRuns(ctx context.Context) error {
 func (a *App) checkHome(want []string, workspace string) (dir string, before patch.Stamps, err error) {
 	switch {
 	case a.opts.Apply && workspace == "":
-		return "", nil, UsageError(errors.New("--apply requires a workspace that is copied from a directory"), "pass --workspace DIR")
+		return "", nil, UsageError(errors.New("--apply requires a workspace that is copied from a directory"),
+			"pass --workspace DIR")
 	case a.opts.Force && a.opts.Out == "":
 		return "", nil, UsageError(errors.New("--force requires --out DIR"), "")
 	case a.opts.Out == "":
 		return "", nil, nil
 	case len(want) == 0:
-		return "", nil, UsageError(errors.New("--out: the file defines no outputs"), `add them, for example outputs: [report.csv, "dist/**"]`)
+		return "", nil, UsageError(errors.New("--out: the file defines no outputs"),
+			`add them, for example outputs: [report.csv, "dist/**"]`)
 	}
 	if dir, err = WithoutLinks(a.opts.Out); err != nil {
 		// Resolve links now, so that a link created during the run is not followed.
@@ -153,7 +155,9 @@ func (h *Host) bringHome(home homecoming) error {
 	}
 	switch {
 	case home.Patch == nil && h.opts.Apply && home.succeeded:
-		return errors.Join(err, Fail(ExitFailed, errors.New("--apply: the run has no patch"), "its steps used separate sandboxes; only a shared sandbox has a patch"))
+		return errors.Join(err,
+			Fail(ExitFailed, errors.New("--apply: the run has no patch"),
+				"its steps used separate sandboxes; only a shared sandbox has a patch"))
 	case home.Patch == nil:
 		return err
 	case len(home.Patch.Changes)+len(home.Patch.Omitted) == 0:
@@ -188,7 +192,8 @@ func (a *App) PutOutputs(made patch.Tree, dir string, before patch.Stamps, force
 	if err != nil {
 		return err
 	}
-	return a.conflicts(res, dir, "use --force to overwrite files that differ; paths outside the directory are never written")
+	return a.conflicts(res, dir,
+		"use --force to overwrite files that differ; paths outside the directory are never written")
 }
 
 // Apply applies the patch of a run to a directory. If mark is set, it writes conflict markers.
@@ -269,10 +274,11 @@ func (a *App) OpenResults(ctx context.Context, id string) (string, *runfiles.Arc
 	case state == RunRunning || state == RunInterrupted || state == RunQueued:
 		return "", nil, Fail(ExitConflict, fmt.Errorf("run %s is %s; results are collected when it ends", r.ID, state), "")
 	}
-	if n, err := ReadNote(r); err == nil && n.Detached {
+	if IsDetached(r) {
 		return a.openFetched(ctx, r.ID)
 	}
-	return "", nil, Fail(ExitNotFound, fmt.Errorf("run %s has no results: no outputs, and no workspace copied from a directory", r.ID), "")
+	return "", nil, Fail(ExitNotFound,
+		fmt.Errorf("run %s has no results: no outputs, and no workspace copied from a directory", r.ID), "")
 }
 
 // Changes are a run's changes to its workspace.
@@ -310,7 +316,7 @@ func (a *App) Forget(ctx context.Context, j runstore.Store, id string) error {
 	if r.Finished.IsZero() {
 		return Fail(ExitConflict, fmt.Errorf("run %s has not finished", r.ID), "cancel it first: workcell runs cancel "+r.ID)
 	}
-	if n, err := ReadNote(r); err == nil && n.Detached {
+	if IsDetached(r) {
 		if err := a.dropFiles(ctx, r.ID); err != nil {
 			return err
 		}

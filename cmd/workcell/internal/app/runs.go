@@ -23,8 +23,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// RunNote is the journal's note on a run, for the command that resumes it. Paths are absolute.
-type RunNote struct {
+// runNote is the journal's note on a run, for the command that resumes it. Paths are absolute.
+type runNote struct {
 	RunFlags
 	Workflow string `json:"workflow"`
 	Engine   string `json:"engine"`
@@ -33,7 +33,7 @@ type RunNote struct {
 
 // note returns the note on the run. It contains the selected backend, because auto might select another backend later.
 func (h *Host) note(path string) (string, error) {
-	n, defaults := RunNote{RunFlags: h.opts.RunFlags, Workflow: path, Engine: h.m.Engine}, h.defaults(h.m.conf)
+	n, defaults := runNote{RunFlags: h.opts.RunFlags, Workflow: path, Engine: h.m.Engine}, h.defaults(h.m.conf)
 	n.Backend, n.TraceContent, n.Defaults = h.m.Backend().Name(), h.m.conf.TraceContent, &defaults
 	script, isScript := scriptOf(n.Model)
 	err := absolute(&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &n.Prices, &n.HostTools, &script)
@@ -107,17 +107,23 @@ func FindRun(ctx context.Context, j runstore.Store, id string) (runstore.Run, er
 	return r, UsageError(fmt.Errorf("%q matches %d runs", id, len(found)), "use more characters of the run ID")
 }
 
-// ReadNote returns the note on a run.
-func ReadNote(r runstore.Run) (n RunNote, err error) {
+// readNote returns the note on a run.
+func readNote(r runstore.Run) (n runNote, err error) {
 	if err := json.Unmarshal([]byte(r.Note), &n); err != nil || n.Workflow == "" {
 		return n, Fail(ExitFailed, fmt.Errorf("run %s was not started by `workcell run`", r.ID), "")
 	}
 	return n, nil
 }
 
+// IsDetached reports whether a run is or was in the queue. Runs of other programs are not.
+func IsDetached(r runstore.Run) bool {
+	n, err := readNote(r)
+	return err == nil && n.Detached
+}
+
 // checkNote returns an error if the note refers to files and programs of this host but was not written on this host. A
 // writer of the database must not choose local files, and must not decide whether a local run was detached.
-func (a *App) checkNote(r runstore.Run, n RunNote) error {
+func (a *App) checkNote(r runstore.Run, n runNote) error {
 	place, err := a.State()
 	if err != nil || place.URL == "" {
 		return err
@@ -129,7 +135,8 @@ func (a *App) checkNote(r runstore.Run, n RunNote) error {
 			return nil
 		}
 		return Fail(ExitFailed, fmt.Errorf("run %s was not started with this state directory", r.ID),
-			"resume it on the host and with the --state-dir where it started, because the database must not choose local files, "+again)
+			"resume it on the host and with the --state-dir where it started, because the database must not choose "+
+				"local files, "+again)
 	}
 	if err != nil || own == r.Note {
 		return err
@@ -149,30 +156,31 @@ func (a *App) checkNote(r runstore.Run, n RunNote) error {
 
 // interrupted returns the note on a run whose process died. If the run cannot be resumed, it returns an error with the
 // reason.
-func interrupted(ctx context.Context, j runstore.Store, r runstore.Run) (RunNote, error) {
+func interrupted(ctx context.Context, j runstore.Store, r runstore.Run) (runNote, error) {
 	switch state, err := RunState(ctx, j, r); {
 	case err != nil:
-		return RunNote{}, err
+		return runNote{}, err
 	case state == RunRunning:
-		return RunNote{}, Fail(ExitConflict, fmt.Errorf("run %s is running in another process", r.ID),
+		return runNote{}, Fail(ExitConflict, fmt.Errorf("run %s is running in another process", r.ID),
 			"to stop it, run `workcell runs cancel "+r.ID+"`; if its process was killed, wait 30 s and try again")
 	case state != RunInterrupted && state != RunQueued:
-		return RunNote{}, Fail(ExitConflict, fmt.Errorf("run %s: %w: %s", r.ID, workflow.ErrFinished, state), "")
+		return runNote{}, Fail(ExitConflict, fmt.Errorf("run %s: %w: %s", r.ID, workflow.ErrFinished, state), "")
 	}
-	return ReadNote(r)
+	return readNote(r)
 }
 
 // take transfers the ownership of an interrupted run to this process.
 func take(ctx context.Context, j runstore.Store, m *Manager, r runstore.Run) error {
 	err := j.Take(ctx, r.ID, r.Owner, m.Owner())
 	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
-		return Fail(ExitConflict, fmt.Errorf("another process took the run: %w", err), "to see its state, run `workcell runs show "+r.ID+"`")
+		return Fail(ExitConflict, fmt.Errorf("another process took the run: %w", err),
+			"to see its state, run `workcell runs show "+r.ID+"`")
 	}
 	return err
 }
 
 // checkEngine checks that the engine is the one with the run's sandboxes.
-func (n RunNote) checkEngine(ctx context.Context, m *Manager, run string) error {
+func (n runNote) checkEngine(ctx context.Context, m *Manager, run string) error {
 	if n.Detached {
 		if has := m.Backend().Name(); n.Backend != "" && n.Backend != engines.Auto && n.Backend != has {
 			err := fmt.Errorf("the run requires backend %s, but this host uses %s", n.Backend, has)
@@ -235,7 +243,8 @@ func (a *App) Resume(
 		kept := workflow.History(entries)
 		if from != "" {
 			if kept, _, err = workflow.Before(entries, from); err != nil {
-				return Fail(ExitFailed, err, "to list the steps, run `workcell runs show "+r.ID+"`; --from requires checkpoints: true in the workflow")
+				return Fail(ExitFailed, err,
+					"to list the steps, run `workcell runs show "+r.ID+"`; --from requires checkpoints: true in the workflow")
 			}
 		}
 		if err := take(ctx, j, h.m, r); err != nil {
@@ -265,10 +274,10 @@ func (a *App) HandOver(ctx context.Context, j runstore.Store, id string) (runsto
 
 // resumable returns an interrupted or queued run and its note. If the run cannot be resumed on this host, it returns an
 // error with the reason.
-func (a *App) resumable(ctx context.Context, j runstore.Store, id string) (runstore.Run, RunNote, error) {
+func (a *App) resumable(ctx context.Context, j runstore.Store, id string) (runstore.Run, runNote, error) {
 	r, err := FindRun(ctx, j, id)
 	if err != nil {
-		return r, RunNote{}, err
+		return r, runNote{}, err
 	}
 	n, err := interrupted(ctx, j, r)
 	if err == nil {
@@ -277,13 +286,18 @@ func (a *App) resumable(ctx context.Context, j runstore.Store, id string) (runst
 	return r, n, err
 }
 
+// scopeOf returns the scope of a run's sandboxes.
+func scopeOf(runID string) record.Scope {
+	return record.Scope{Namespace: record.NamespaceWorkflow, ID: runID}
+}
+
 // errFilesGone is wrapped in the error of checkSandboxes if the run cannot be resumed in its previous state.
 var errFilesGone = errors.New("are gone")
 
 // checkSandboxes checks that the run's sandboxes still contain the work of its steps. The sandboxes of isolated steps
 // were closed with their steps.
 func checkSandboxes(ctx context.Context, m *Manager, runID string) error {
-	gone, err := m.Gone(ctx, record.Scope{Namespace: record.NamespaceWorkflow, ID: runID})
+	gone, err := m.Gone(ctx, scopeOf(runID))
 	if err != nil {
 		return err
 	}
@@ -296,7 +310,8 @@ func checkSandboxes(ctx context.Context, m *Manager, runID string) error {
 	if names == nil {
 		return nil
 	}
-	return Fail(ExitNotFound, fmt.Errorf("the files of run %s %w: sandbox %s was removed", runID, errFilesGone, strings.Join(names, ", ")),
+	return Fail(ExitNotFound,
+		fmt.Errorf("the files of run %s %w: sandbox %s was removed", runID, errFilesGone, strings.Join(names, ", ")),
 		"pass --fresh-sandbox to continue with an empty sandbox, or cancel the run: workcell runs cancel "+runID)
 }
 
@@ -370,7 +385,7 @@ func (a *App) cancelDead(ctx context.Context, j runstore.Store, r runstore.Run) 
 			return err
 		}
 		// Record the end after all sandboxes are removed, as for runs that end normally.
-		if _, err := admin.RemoveScope(ctx, m.Manager, record.Scope{Namespace: record.NamespaceWorkflow, ID: r.ID}); err != nil {
+		if _, err := admin.RemoveScope(ctx, m.Manager, scopeOf(r.ID)); err != nil {
 			return err
 		}
 		why := &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled after its process exited"}
@@ -398,7 +413,8 @@ func (m *Manager) checkRecords(ctx context.Context, runID string) error {
 	}
 	for _, rec := range recs {
 		if rec.Key.Run() == runID && rec.Engine != m.Engine && rec.State.Live() {
-			return Fail(ExitFailed, fmt.Errorf("sandbox %s of the run is %w (%s), and this host uses %s", rec.ID, errElsewhere, rec.Engine, m.Engine),
+			return Fail(ExitFailed,
+				fmt.Errorf("sandbox %s of the run is %w (%s), and this host uses %s", rec.ID, errElsewhere, rec.Engine, m.Engine),
 				"a worker on the host of that engine can continue the run; to cancel it, run `workcell runs cancel "+runID+"`")
 		}
 	}

@@ -38,7 +38,7 @@ func TestCheckNote(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		n, err := ReadNote(r)
+		n, err := readNote(r)
 		if err == nil {
 			err = a.checkNote(r, n)
 		}

@@ -129,7 +129,8 @@ func FindSandbox(list []session.Info, name string) (session.Info, error) {
 	for i, s := range found {
 		keys[i] = s.Key.String()
 	}
-	return session.Info{}, UsageError(fmt.Errorf("%q matches %d sandboxes", name, len(found)), "use one of: "+strings.Join(keys, ", "))
+	return session.Info{}, UsageError(fmt.Errorf("%q matches %d sandboxes", name, len(found)),
+		"use one of: "+strings.Join(keys, ", "))
 }
 
 // Find is like FindSandbox, for the sandboxes of the manager.

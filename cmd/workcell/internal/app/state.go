@@ -35,7 +35,8 @@ func (a *App) databaseVariables(place state.Place) (vars []string) {
 		return nil
 	}
 	for _, name := range []string{
-		"PGPASSFILE", "PGPASSWORD", "PGSERVICE", "PGSERVICEFILE", "PGSSLMODE", "PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY", "PGUSER", "PGHOST", "PGPORT",
+		"PGPASSFILE", "PGPASSWORD", "PGSERVICE", "PGSERVICEFILE", "PGSSLMODE", "PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY",
+		"PGUSER", "PGHOST", "PGPORT",
 	} {
 		if v, ok := a.opts.Env(name); ok {
 			vars = append(vars, name+"="+v)

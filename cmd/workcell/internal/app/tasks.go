@@ -67,7 +67,9 @@ type mcpTask struct {
 
 // TaskRunner loads the tasks in the directories. Invalid files are skipped with a warning. It does not check models:
 // running a task without a model key returns the error. The caller must close the runner.
-func (a *App) TaskRunner(ctx context.Context, m *Manager, hosts *hosttools.Registry, agents, workflows string, coding CodingTasks) (*taskRunner, error) {
+func (a *App) TaskRunner(
+	ctx context.Context, m *Manager, hosts *hosttools.Registry, agents, workflows string, coding CodingTasks,
+) (*taskRunner, error) {
 	r := &taskRunner{App: a, manager: m, tools: hosts, tasks: map[string]mcpTask{}, hosts: map[string]*Host{}}
 	r.began.with = map[session.Run][]*transfer.Snapshot{}
 	var errs []error
@@ -92,7 +94,8 @@ func (a *App) TaskRunner(ctx context.Context, m *Manager, hosts *hosttools.Regis
 	}
 	if err := errors.Join(errs...); err != nil {
 		err = errors.Join(err, os.RemoveAll(r.prompts))
-		return nil, Fail(ExitInvalid, err, "task names (file names of agents, ids of workflows) must be unique; to see other problems, run `workcell validate`")
+		return nil, Fail(ExitInvalid, err,
+			"task names (file names of agents, ids of workflows) must be unique; to see other problems, run `workcell validate`")
 	}
 	if hosts != nil {
 		if r.journal, err = a.OpenJournal(ctx); err != nil {
@@ -118,7 +121,8 @@ func (r *taskRunner) addAgents(dir string) error {
 		path := filepath.Join(dir, name+AgentExt)
 		doc, err := tools.CheckAgent(path)
 		if err == nil && doc.Sandbox != nil && doc.Sandbox.Session == frontmatter.SessionUser {
-			err = doc.Problem("sandbox.session", "run it with `workcell run --user`", "session: user requires a user, and MCP clients have none")
+			err = doc.Problem("sandbox.session", "run it with `workcell run --user`",
+				"session: user requires a user, and MCP clients have none")
 		}
 		if err != nil {
 			r.leaveOut(path, err)
@@ -129,7 +133,8 @@ func (r *taskRunner) addAgents(dir string) error {
 			return fmt.Errorf("%s: task name %s is already used by an %s", path, name, first.Kind)
 		}
 		r.tasks[name] = mcpTask{
-			Task:    mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: fieldsOf(wf), Outputs: doc.Outputs() != nil},
+			Task: mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: fieldsOf(wf),
+				Outputs: doc.Outputs() != nil},
 			Program: &Program{Workflow: wf, Files: map[string]string{name: path}}, path: path,
 		}
 	}

@@ -133,7 +133,7 @@ func (a *App) ShowRun(ctx context.Context, j runstore.Store, id string) (d RunDe
 	if d.Entries, err = j.Entries(ctx, r.ID); err != nil {
 		return d, err
 	}
-	if n, err := ReadNote(r); err == nil {
+	if n, err := readNote(r); err == nil {
 		d.File, d.Backend, d.Detached = n.Workflow, n.Backend, n.Detached
 	}
 	return d, nil

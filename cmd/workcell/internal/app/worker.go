@@ -13,7 +13,6 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/otelsetup"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session/admin"
-	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 	"github.com/workcell-dev/workcell/workflow/worker"
@@ -68,7 +67,7 @@ func (w *runWorker) prune(ctx context.Context) {
 
 // forRun returns the App for a run. It has the flags stored with the run and the worker's own flags. Its output goes to
 // the log.
-func (a *App) forRun(n RunNote, log io.Writer) *App {
+func (a *App) forRun(n runNote, log io.Writer) *App {
 	o := a.opts
 	o.Stderr, o.NoReaper, o.MaxSandboxes = log, true, 0
 	o.Model, o.Prices, o.Keep, o.User, o.Defaults, o.Audit = n.Model, n.Prices, n.Keep, n.User, nil, ""
@@ -110,7 +109,7 @@ func (w *runWorker) isNews(run, text string) bool {
 }
 
 func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) error {
-	n, err := ReadNote(r)
+	n, err := readNote(r)
 	if err != nil {
 		return err
 	}
@@ -170,14 +169,15 @@ func (h *Host) resumeDetached(
 		h.p.Line("interrupted on %s; another worker can resume the run", hostname())
 		return h.m.Detach(context.WithoutCancel(ctx))
 	}
-	h.p.Line("%v; removed from the queue; run `workcell runs resume %s` or `workcell runs cancel %[2]s`", res.Unfinished, res.RunID)
+	h.p.Line("%v; removed from the queue; run `workcell runs resume %s` or `workcell runs cancel %[2]s`", res.Unfinished,
+		res.RunID)
 	return errors.Join(q.Leave(context.WithoutCancel(ctx), res.RunID), h.m.Detach(context.WithoutCancel(ctx)))
 }
 
 // giveUp ends a run whose files are gone.
 func (h *Host) giveUp(ctx context.Context, q *queue, runID string, why error) error {
 	ctx = context.WithoutCancel(ctx)
-	if _, err := admin.RemoveScope(ctx, h.m.Manager, record.Scope{Namespace: record.NamespaceWorkflow, ID: runID}); err != nil {
+	if _, err := admin.RemoveScope(ctx, h.m.Manager, scopeOf(runID)); err != nil {
 		return err
 	}
 	h.p.Line("%v", why)

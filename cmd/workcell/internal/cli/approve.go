@@ -118,7 +118,8 @@ func question(r hosttools.ApprovalRequest) string {
 	if r.Caller.Agent != "" {
 		who = "Code of agent " + r.Caller.Agent
 	}
-	return sanitize.Line(fmt.Sprintf("%s asks to call %s.%s with", who, r.Server, r.Tool)) + "\n  " + sanitize.Line(string(r.Args)) +
+	asks := sanitize.Line(fmt.Sprintf("%s asks to call %s.%s with", who, r.Server, r.Tool))
+	return asks + "\n  " + sanitize.Line(string(r.Args)) +
 		"\nAllow? y: yes, N: no, a: always allow this tool in this run > "
 }
 

@@ -51,7 +51,8 @@ func (a *Command) completeWords(cmd *cobra.Command) {
 		words := []cobra.Completion{"yaml", "yml", strings.TrimPrefix(app.AgentExt, ".")}
 		cmd.ValidArgsFunction = cobra.FixedCompletions(words, cobra.ShellCompDirectiveFilterFileExt)
 	case strings.Contains(cmd.Use, "FILE.prompt"):
-		cmd.ValidArgsFunction = cobra.FixedCompletions([]cobra.Completion{strings.TrimPrefix(app.AgentExt, ".")}, cobra.ShellCompDirectiveFilterFileExt)
+		cmd.ValidArgsFunction = cobra.FixedCompletions([]cobra.Completion{strings.TrimPrefix(app.AgentExt, ".")},
+			cobra.ShellCompDirectiveFilterFileExt)
 	}
 	for _, sub := range cmd.Commands() {
 		a.completeWords(sub)

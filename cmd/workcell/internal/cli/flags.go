@@ -60,7 +60,8 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	f := cmd.Flags()
 	if groups&EngineFlags != 0 {
 		f.StringVar(&a.Options.Backend, "backend", "",
-			"`NAME`: docker, containerd, kubernetes, local (no engine, less isolation), or auto (docker, or containerd if Docker "+
+			"`NAME`: docker, containerd, kubernetes, local (no engine, less isolation), or auto (docker, or containerd "+
+				"if Docker "+
 				"is not available); default: a named sandbox keeps its own, else $WORKCELL_BACKEND, the configuration "+
 				"file, or auto")
 	}
@@ -70,7 +71,8 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 		f.StringArrayVar(&a.Options.AllowImage, "allow-image", nil,
 			"allow only images that match `PATTERN`, for example python:3.* or ghcr.io/acme/** (repeatable)")
 		f.StringArrayVar(&a.Options.Mounts, "mount", nil,
-			"`SOURCE:TARGET[:rw]`: mount host directory SOURCE at TARGET in sandboxes; read-only unless you add :rw (repeatable)")
+			"`SOURCE:TARGET[:rw]`: mount host directory SOURCE at TARGET in sandboxes; read-only unless you add :rw "+
+				"(repeatable)")
 		f.StringVar(&a.Options.OCIRuntime, "oci-runtime", "",
 			"`NAME`: OCI runtime, for example runsc for gVisor (default: the engine's default)")
 		f.Var(OneOf(&a.Options.Isolation, backend.Isolations()...), "isolation",
@@ -122,6 +124,14 @@ func Subcommands(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(subs...)
 	return cmd
+}
+
+// Absent returns a hidden command in place of a command that this build does not include.
+func Absent(use string, err error) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: "Not available in this build", Hidden: true, DisableFlagParsing: true,
+		RunE: func(*cobra.Command, []string) error { return err },
+	}
 }
 
 // choice is a flag with a fixed set of values.

@@ -262,7 +262,8 @@ func (p *progress) Tool(agent string, e tools.ToolEvent) {
 
 // slow reports whether steps of a type do more than decide.
 func slow(t workflow.Type) bool {
-	return slices.Contains([]workflow.Type{workflow.TypeAgent, workflow.TypeExec, workflow.TypeParallel, workflow.TypeForEach}, t)
+	return slices.Contains([]workflow.Type{workflow.TypeAgent, workflow.TypeExec, workflow.TypeParallel,
+		workflow.TypeForEach}, t)
 }
 
 // Short rounds a duration for display.

@@ -229,7 +229,8 @@ func (c *Config) countPool() (problem, hint string) {
 		}
 		count, err := strconv.Atoi(n)
 		if err != nil || count < 0 || count > maxPool {
-			return fmt.Sprintf("%s=%s is out of range", image, n), fmt.Sprintf("from 0 to %d sandboxes of an image, as %s=4", maxPool, image)
+			return fmt.Sprintf("%s=%s is out of range", image, n),
+				fmt.Sprintf("from 0 to %d sandboxes of an image, as %s=4", maxPool, image)
 		}
 		if c.Pool[image] = count; count == 0 {
 			delete(c.Pool, image)

@@ -32,7 +32,8 @@ func (u Use) Provider() (string, error) {
 	name, rest, _ := strings.Cut(u.Model, "/")
 	if name == "" || rest == "" {
 		kind := map[bool]hint.Kind{true: hint.Usage, false: hint.Model}[u.Agent == ""]
-		return "", hint.New(kind, fmt.Errorf("%s must have the form provider/name", u), "for example googleai/gemini-2.5-flash")
+		return "", hint.New(kind, fmt.Errorf("%s must have the form provider/name", u),
+			"for example googleai/gemini-2.5-flash")
 	}
 	known := slices.Sorted(maps.Keys(genkitPlugins(environ.Of(nil))))
 	if slices.Contains(known, name) {

@@ -54,5 +54,6 @@ func OllamaError(ctx context.Context, e environ.Lookup, err error) error {
 	if rerr == nil || ctx.Err() != nil {
 		return err
 	}
-	return hint.New(hint.Model, err, fmt.Sprintf("cannot reach Ollama at %s: start it with `ollama serve`, or set OLLAMA_HOST", address))
+	return hint.New(hint.Model, err,
+		fmt.Sprintf("cannot reach Ollama at %s: start it with `ollama serve`, or set OLLAMA_HOST", address))
 }

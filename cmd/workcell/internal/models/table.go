@@ -32,20 +32,25 @@ type row struct {
 // table returns the providers by name.
 func table(e environ.Lookup) map[string]row {
 	openai := func(base string, baseEnv []string, key ...string) row {
-		return row{needs: [][]string{key}, dialects: []model.Dialect{model.OpenAIChat}, baseEnv: baseEnv, base: base, header: "Authorization", scheme: "Bearer "}
+		return row{needs: [][]string{key}, dialects: []model.Dialect{model.OpenAIChat}, baseEnv: baseEnv, base: base,
+			header: "Authorization", scheme: "Bearer "}
 	}
 	rows := map[string]row{
 		"anthropic": {
 			needs:    [][]string{{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"}},
-			dialects: []model.Dialect{model.Anthropic}, baseEnv: []string{"ANTHROPIC_BASE_URL"}, base: "https://api.anthropic.com", header: "X-Api-Key",
+			dialects: []model.Dialect{model.Anthropic}, baseEnv: []string{"ANTHROPIC_BASE_URL"},
+			base: "https://api.anthropic.com", header: "X-Api-Key",
 		},
-		"dashscope": openai("https://dashscope-intl.aliyuncs.com/compatible-mode/v1", []string{"DASHSCOPE_BASE_URL"}, "DASHSCOPE_API_KEY"),
-		"deepseek":  openai("https://api.deepseek.com", []string{"DEEPSEEK_BASE_URL"}, "DEEPSEEK_API_KEY"),
+		"dashscope": openai("https://dashscope-intl.aliyuncs.com/compatible-mode/v1", []string{"DASHSCOPE_BASE_URL"},
+			"DASHSCOPE_API_KEY"),
+		"deepseek": openai("https://api.deepseek.com", []string{"DEEPSEEK_BASE_URL"}, "DEEPSEEK_API_KEY"),
 		"googleai": {
 			needs:    [][]string{{"GEMINI_API_KEY", "GOOGLE_API_KEY"}},
-			dialects: []model.Dialect{model.Gemini}, baseEnv: []string{"GOOGLE_GEMINI_BASE_URL"}, base: "https://generativelanguage.googleapis.com", header: "X-Goog-Api-Key",
+			dialects: []model.Dialect{model.Gemini}, baseEnv: []string{"GOOGLE_GEMINI_BASE_URL"},
+			base: "https://generativelanguage.googleapis.com", header: "X-Goog-Api-Key",
 		},
-		"kimi":       openai("https://api.moonshot.ai/v1", []string{"KIMI_BASE_URL", "MOONSHOT_BASE_URL"}, "KIMI_API_KEY", "MOONSHOT_API_KEY"),
+		"kimi": openai("https://api.moonshot.ai/v1", []string{"KIMI_BASE_URL", "MOONSHOT_BASE_URL"}, "KIMI_API_KEY",
+			"MOONSHOT_API_KEY"),
 		"ollama":     {dialects: []model.Dialect{model.OpenAIChat}, base: ollamaAddress(e.Get("OLLAMA_HOST")) + "/v1"},
 		"openai":     openai("https://api.openai.com/v1", []string{"OPENAI_BASE_URL"}, "OPENAI_API_KEY"),
 		"openrouter": openai("https://openrouter.ai/api/v1", []string{"OPENROUTER_BASE_URL"}, "OPENROUTER_API_KEY"),
@@ -112,7 +117,8 @@ func Upstream(e environ.Lookup, u Use) (model.Provider, error) {
 	}
 	r := table(e)[name]
 	if len(r.dialects) == 0 {
-		return model.Provider{}, hint.New(hint.Model, fmt.Errorf("%s: the model proxy cannot authenticate to %s", u, name), "choose a model whose provider uses API keys")
+		return model.Provider{}, hint.New(hint.Model, fmt.Errorf("%s: the model proxy cannot authenticate to %s", u, name),
+			"choose a model whose provider uses API keys")
 	}
 	if err := r.checkKeys(e, u); err != nil {
 		return model.Provider{}, err
@@ -123,7 +129,8 @@ func Upstream(e environ.Lookup, u Use) (model.Provider, error) {
 	}
 	base, err := url.Parse(address)
 	if err != nil || base.Host == "" || base.Scheme != "https" && base.Scheme != "http" {
-		return model.Provider{}, hint.New(hint.Model, fmt.Errorf("%s: %s is not an http or https URL", u, variable), "for example "+r.base)
+		return model.Provider{}, hint.New(hint.Model, fmt.Errorf("%s: %s is not an http or https URL", u, variable),
+			"for example "+r.base)
 	}
 	return model.Provider{Name: name, Dialects: r.dialects, Base: base, Auth: r.auth(e)}, nil
 }

@@ -98,7 +98,9 @@ func Start(ctx context.Context, o Options) (context.Context, *Tracing) {
 
 // startTraces sets the tracer provider. The exporters in local get every span soon, even if the collector does not
 // respond.
-func (t *Tracing) startTraces(o Options, service *resource.Resource, exporter sdktrace.SpanExporter, local []sdktrace.SpanExporter) {
+func (t *Tracing) startTraces(
+	o Options, service *resource.Resource, exporter sdktrace.SpanExporter, local []sdktrace.SpanExporter,
+) {
 	limits := sdktrace.NewSpanLimits()
 	// The mapping applies the length limit from the environment variables. The SDK must not apply it, because the mapping
 	// reads token counts from text that the SDK would truncate.
@@ -107,7 +109,8 @@ func (t *Tracing) startTraces(o Options, service *resource.Resource, exporter sd
 		mapping.MaxLength = maxAttributeLength
 	}
 	limits.AttributeValueLengthLimit = -1
-	mapping.Content = o.Content || otelgenai.CaptureContent(o.Env.Get(otelgenai.CaptureVariable)) || o.Env.Get("GENKIT_ENV") == "dev"
+	mapping.Content = o.Content || otelgenai.CaptureContent(o.Env.Get(otelgenai.CaptureVariable)) ||
+		o.Env.Get("GENKIT_ENV") == "dev"
 	options := []sdktrace.TracerProviderOption{
 		sdktrace.WithSpanProcessor(t.roots), sdktrace.WithRawSpanLimits(limits), sdktrace.WithResource(service),
 	}
@@ -116,7 +119,8 @@ func (t *Tracing) startTraces(o Options, service *resource.Resource, exporter sd
 			sdktrace.NewBatchSpanProcessor(e, sdktrace.WithBatchTimeout(localDelay), sdktrace.WithBlocking()), mapping)))
 	}
 	if exporter != nil {
-		options = append(options, sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewBatchSpanProcessor(exporter), mapping)))
+		options = append(options,
+			sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewBatchSpanProcessor(exporter), mapping)))
 	}
 	t.provider = sdktrace.NewTracerProvider(options...)
 	otel.SetTracerProvider(t.provider)
@@ -141,7 +145,8 @@ func (t *Tracing) startMetrics(ctx context.Context, o Options, service *resource
 	if err != nil || exporter == nil {
 		return nil
 	}
-	genkits := sdkmetric.NewView(sdkmetric.Instrument{Name: "genkit/*"}, sdkmetric.Stream{Aggregation: sdkmetric.AggregationDrop{}})
+	genkits := sdkmetric.NewView(sdkmetric.Instrument{Name: "genkit/*"},
+		sdkmetric.Stream{Aggregation: sdkmetric.AggregationDrop{}})
 	t.metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)),
 		sdkmetric.WithResource(service), sdkmetric.WithView(genkits))
 	otel.SetMeterProvider(t.metrics)
@@ -237,7 +242,8 @@ func wantedProtocol(e environ.Lookup, signal, kinds string) (string, error) {
 	case "":
 		return protocolHTTP, nil
 	default:
-		return "", fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL=%s is not supported, use %s or %s", protocol, protocolGRPC, protocolHTTP)
+		return "", fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL=%s is not supported, use %s or %s", protocol, protocolGRPC,
+			protocolHTTP)
 	}
 }
 

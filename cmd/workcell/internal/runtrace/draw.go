@@ -24,7 +24,8 @@ type Options struct {
 // Title returns a one-line summary of the trace.
 func (t *Trace) Title() string {
 	_, took := t.bounds()
-	text := fmt.Sprintf("%s, %s, %s, %s", duration(took), plural(t.count(Agent), "agent run"), plural(t.count(LLM), "model call"), plural(t.count(Tool), "tool call"))
+	text := fmt.Sprintf("%s, %s, %s, %s", duration(took), plural(t.count(Agent), "agent run"),
+		plural(t.count(LLM), "model call"), plural(t.count(Tool), "tool call"))
 	if in, out := t.sum(string(semconv.InputTokens)), t.sum(string(semconv.OutputTokens)); in+out > 0 {
 		text += fmt.Sprintf(", %d tokens in, %d out", in, out)
 	}
@@ -61,7 +62,8 @@ func (t *Trace) Text(w io.Writer, o Options) error {
 			ansi, _ := s.colors()
 			block = "\x1b[" + ansi + "m" + block + "\x1b[0m"
 		}
-		fmt.Fprintf(&b, "%s%s%*s  %s%s\n", text, strings.Repeat(" ", label-utf8.RuneCountInString(text)), columns, duration(s.End.Sub(s.Start)),
+		fmt.Fprintf(&b, "%s%s%*s  %s%s\n", text, strings.Repeat(" ", label-utf8.RuneCountInString(text)), columns,
+			duration(s.End.Sub(s.Start)),
 			strings.Repeat(" ", from), block)
 	}, o.All)
 	_, err := io.WriteString(w, b.String())
@@ -178,13 +180,16 @@ func (t *Trace) SVG(w io.Writer, title string, o Options) error {
 		indent := 14 * (len(last) - 1)
 		_, color := s.colors()
 		text := sanitize.Cut(s.label(), int(float64(label-indent-30)/letter))
-		fmt.Fprintf(&body, `<rect x="%d" y="%d" width="3" height="12" fill="%s"/><text x="%d" y="%d">%s</text>`, 12+indent, y+2, color, 21+indent, y+12, escape(text))
-		fmt.Fprintf(&body, `<rect x="%.1f" y="%d" width="%.1f" height="12" rx="2" fill="%s"><title>%s</title></rect>`, x, y+2, length, color, escape(s.label()+", "+duration(s.End.Sub(s.Start))))
+		fmt.Fprintf(&body, `<rect x="%d" y="%d" width="3" height="12" fill="%s"/><text x="%d" y="%d">%s</text>`, 12+indent,
+			y+2, color, 21+indent, y+12, escape(text))
+		fmt.Fprintf(&body, `<rect x="%.1f" y="%d" width="%.1f" height="12" rx="2" fill="%s"><title>%s</title></rect>`, x,
+			y+2, length, color, escape(s.label()+", "+duration(s.End.Sub(s.Start))))
 		fmt.Fprintf(&body, `<text class="t" x="%d" y="%d">%s</text>`+"\n", width-12, y+12, duration(s.End.Sub(s.Start)))
 		y += row
 	}, o.All)
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" font-family="ui-monospace,Menlo,Consolas,monospace" font-size="11">
+	fmt.Fprintf(&b,
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" font-family="ui-monospace,Menlo,Consolas,monospace" font-size="11">
 <style>text{fill:#1f2328}.t{text-anchor:end;fill:#59636e}</style>
 <rect width="100%%" height="100%%" fill="#fff"/>
 <text x="12" y="20" font-size="13" font-weight="bold">%s</text><text x="12" y="38" class="s">%s</text>
@@ -201,12 +206,14 @@ func (t *Trace) SVG(w io.Writer, title string, o Options) error {
 		{"failed", Span{Failed: true}},
 	} {
 		_, color := kind.span.colors()
-		fmt.Fprintf(&b, `<rect x="%d" y="11" width="10" height="10" rx="2" fill="%s"/><text x="%d" y="20">%s</text>`, x, color, x+15, kind.word)
+		fmt.Fprintf(&b, `<rect x="%d" y="11" width="10" height="10" rx="2" fill="%s"/><text x="%d" y="20">%s</text>`, x,
+			color, x+15, kind.word)
 		x += 45 + int(letter*float64(len(kind.word)))
 	}
 	for i := range 5 { // time axis
 		x := float64(label) + float64(i)*bar/4
-		fmt.Fprintf(&b, `<path d="M%.1f %d V%d" stroke="#d1d9e0"/><text x="%.1f" y="%d" fill="#59636e">%s</text>`, x, top-8, y, x+3, top-10, duration(took*time.Duration(i)/4))
+		fmt.Fprintf(&b, `<path d="M%.1f %d V%d" stroke="#d1d9e0"/><text x="%.1f" y="%d" fill="#59636e">%s</text>`, x, top-8,
+			y, x+3, top-10, duration(took*time.Duration(i)/4))
 	}
 	b.WriteString("\n" + body.String() + "</svg>\n")
 	_, err := io.WriteString(w, b.String())

@@ -39,7 +39,8 @@ type Span struct {
 // Document returns all lines of a file as one OTLP JSON document.
 func Document(r io.Reader) ([]byte, error) {
 	all := &tracepb.TracesData{}
-	err := lines(r, func(data *tracepb.TracesData) { all.ResourceSpans = append(all.ResourceSpans, data.ResourceSpans...) })
+	err := lines(r,
+		func(data *tracepb.TracesData) { all.ResourceSpans = append(all.ResourceSpans, data.ResourceSpans...) })
 	if err != nil {
 		return nil, err
 	}

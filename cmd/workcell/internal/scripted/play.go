@@ -31,7 +31,9 @@ func parseRef(ref string) (at position, ok bool) {
 }
 
 // answer plays the turn for req.
-func (p *Plugin) answer(ctx context.Context, agent string, req *ai.ModelRequest, cb ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+func (p *Plugin) answer(
+	ctx context.Context, agent string, req *ai.ModelRequest, cb ai.ModelStreamCallback,
+) (*ai.ModelResponse, error) {
 	play, err := p.find(ctx, agent, req)
 	if err != nil {
 		return nil, err
@@ -50,7 +52,8 @@ func (p *Plugin) answer(ctx context.Context, agent string, req *ai.ModelRequest,
 		Request:      req,
 		Message:      ai.NewModelMessage(parts...),
 		FinishReason: ai.FinishReasonStop,
-		Usage:        &ai.GenerationUsage{InputTokens: estimate(req.Messages), OutputTokens: estimate([]*ai.Message{{Content: parts}})},
+		Usage: &ai.GenerationUsage{InputTokens: estimate(req.Messages),
+			OutputTokens: estimate([]*ai.Message{{Content: parts}})},
 	}, nil
 }
 

@@ -59,7 +59,11 @@ func (p Place) OpenRecords(ctx context.Context) (Records, error) {
 	if p.URL != "" {
 		return p.openSharedRecords(ctx)
 	}
-	return as[Records](sqlite.Open(ctx, p.Dir.File()))
+	store, err := sqlite.Open(ctx, p.Dir.File())
+	if err != nil {
+		return nil, err // not a nil pointer
+	}
+	return store, nil
 }
 
 // OpenJournal opens the journals of runs. If transcripts is set, they keep the conversations of finished attempts.
@@ -73,14 +77,6 @@ func (p Place) OpenJournal(ctx context.Context, transcripts bool) (runstore.Stor
 	}
 	j.Transcripts = transcripts
 	return j, nil
-}
-
-// as prevents a nil pointer from becoming a non-nil interface.
-func as[I any, T any](v T, err error) (i I, _ error) {
-	if err != nil {
-		return i, err
-	}
-	return any(v).(I), nil
 }
 
 // There reports whether any state exists. Completion and waiting for the end of a process use it, because they must not

@@ -13,7 +13,11 @@ import (
 )
 
 func (p Place) openSharedRecords(ctx context.Context) (Records, error) {
-	return as[Records](pgrecord.Open(ctx, p.URL))
+	store, err := pgrecord.Open(ctx, p.URL)
+	if err != nil {
+		return nil, err // not a nil pointer
+	}
+	return store, nil
 }
 
 func (p Place) openSharedJournal(ctx context.Context, transcripts bool) (runstore.Store, error) {
@@ -78,15 +82,18 @@ func sharedHint(err error) string {
 	case errors.Is(err, postgres.ErrAddress):
 		return "set WORKCELL_STATE or --state, for example postgres://user@host/database"
 	case errors.Is(err, postgres.ErrUnreachable):
-		return "check that the server is running and that WORKCELL_STATE or --state is its URL; running work waits for it, and interrupted work can be resumed"
+		return "check that the server is running and that WORKCELL_STATE or --state is its URL; running work waits for " +
+			"it, and interrupted work can be resumed"
 	case errors.Is(err, postgres.ErrRefused):
-		return "allow the URL's user to connect to the database and to create tables in its schema workcell; set PGPASSFILE to a file with passwords"
+		return "allow the URL's user to connect to the database and to create tables in its schema workcell; set " +
+			"PGPASSFILE to a file with passwords"
 	case errors.Is(err, postgres.ErrNewer):
 		return "use the newer version of workcell that wrote it, or another database"
 	case errors.Is(err, postgres.ErrFull):
 		return "free some space on the server"
 	case errors.Is(err, postgres.ErrLeaseLost):
-		return "another process may have removed its sandboxes or resumed its run; check `workcell sandbox ls` and `workcell runs ls`"
+		return "another process may have removed its sandboxes or resumed its run; check `workcell sandbox ls` and " +
+			"`workcell runs ls`"
 	}
 	return ""
 }

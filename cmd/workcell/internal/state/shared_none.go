@@ -11,7 +11,8 @@ import (
 )
 
 // errNoPostgres is the error for a database in builds without PostgreSQL.
-var errNoPostgres = hint.New(hint.Unavailable, errors.New("PostgreSQL is not included in this build (build tag no_postgres)"),
+var errNoPostgres = hint.New(hint.Unavailable,
+	errors.New("PostgreSQL is not included in this build (build tag no_postgres)"),
 	"use a workcell build that includes it, or remove --state and WORKCELL_STATE")
 
 func (Place) openSharedRecords(context.Context) (Records, error) { return nil, errNoPostgres }

@@ -59,7 +59,8 @@ func (d Dir) Path(name ...string) string {
 func Hint(err error) string {
 	switch {
 	case errors.Is(err, sqlitefile.ErrCorrupt), errors.Is(err, sqlitefile.ErrForeign):
-		return "stop all other workcell processes, then move the file away; a new file with records of the existing sandboxes is created, but the journals of runs are lost"
+		return "stop all other workcell processes, then move the file away; a new file with records of the existing " +
+			"sandboxes is created, but the journals of runs are lost"
 	case errors.Is(err, sqlitefile.ErrNewer):
 		return "use the newer version of workcell that wrote it, or another --state-dir"
 	case errors.Is(err, sqlitefile.ErrReadOnly):
@@ -96,7 +97,8 @@ func (d Dir) instanceWith(ctx context.Context, store Records) (string, error) {
 		}
 	}
 	if id != known {
-		return "", hint.New(hint.Failed, fmt.Errorf("the state file belongs to instance %s, but %s contains %s", known, instanceFile, id),
+		return "", hint.New(hint.Failed,
+			fmt.Errorf("the state file belongs to instance %s, but %s contains %s", known, instanceFile, id),
 			"remove "+instanceFile+" to use the state file's instance, or move "+stateFile+" away (both in the state directory)")
 	}
 	return id, nil
@@ -141,7 +143,8 @@ func (d Dir) readInstance() (string, error) {
 	if !isInstanceID(id) {
 		// A new id would orphan the sandboxes with the old id, so the user must decide.
 		return "", hint.New(hint.Failed, fmt.Errorf("%s does not contain an instance ID", path),
-			"remove the file; it is recreated with the ID in the state file, or with a new ID, in which case running sandboxes are no longer listed")
+			"remove the file; it is recreated with the ID in the state file, or with a new ID, in which case running "+
+				"sandboxes are no longer listed")
 	}
 	return id, nil
 }

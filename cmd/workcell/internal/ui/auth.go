@@ -130,7 +130,8 @@ func (s *Server) loginForm(w http.ResponseWriter, r *http.Request) error {
 func (s *Server) askLogin(w http.ResponseWriter, r *http.Request) {
 	tried := r.URL.Path == "/login" && (r.Method == http.MethodPost || r.URL.Query().Get("t") != "")
 	r.URL = &url.URL{Path: "/login"}
-	if err := s.render(w, r, http.StatusUnauthorized, "login", page{Title: "Log in", Nav: "login", Body: tried}); err != nil {
+	p := page{Title: "Log in", Nav: "login", Body: tried}
+	if err := s.render(w, r, http.StatusUnauthorized, "login", p); err != nil {
 		http.Error(w, "log in with the link that `workcell ui` prints", http.StatusUnauthorized)
 	}
 }

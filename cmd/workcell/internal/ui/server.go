@@ -118,8 +118,9 @@ const (
 // New returns a Server. The caller must close it.
 func New(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{
-		opts: o, key: rand.Text(), mux: http.NewServeMux(), routes: map[string]route{}, origins: http.NewCrossOriginProtection(),
-		pages: map[string]*template.Template{}, assets: map[string][]byte{},
+		opts: o, key: rand.Text(), mux: http.NewServeMux(), routes: map[string]route{},
+		origins: http.NewCrossOriginProtection(),
+		pages:   map[string]*template.Template{}, assets: map[string][]byte{},
 		links: map[[sha256.Size]byte]time.Time{}, managers: map[string]*app.Manager{}, seen: make(chan struct{}, 1),
 		limiter: httpguard.NewLimiter(requestRate,
 			httpguard.Limit{What: "concurrent requests", Each: maxRequests, All: math.MaxInt64},

@@ -15,7 +15,8 @@ type command struct{ *cli.Command }
 func Commands(c *cli.Command) []*cobra.Command {
 	a := &command{c}
 	list := []*cobra.Command{
-		newMCPCmd(a), newUICmd(a), newToolsCmd(a), newDevCmd(a), newGuestCmd(a), newDoctorCmd(a), newCacheCmd(a), newConfigCmd(a), newVersionCmd(a),
+		newMCPCmd(a), newUICmd(a), newToolsCmd(a), newDevCmd(a), newGuestCmd(a), newDoctorCmd(a), newCacheCmd(a),
+		newConfigCmd(a), newVersionCmd(a),
 	}
 	if reaper.Supported {
 		list = append(list, newReaperCmd(a))

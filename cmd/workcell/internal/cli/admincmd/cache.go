@@ -45,7 +45,8 @@ func newCacheLsCmd(a *command) *cobra.Command {
 				return err
 			}
 			now := time.Now()
-			return cli.PrintList(a.Command, list, []string{"NAME", "FILES", "SIZE", "LIMIT", "FILLED", "DIRECTORY"}, func(in cache.Info) []string {
+			head := []string{"NAME", "FILES", "SIZE", "LIMIT", "FILLED", "DIRECTORY"}
+			return cli.PrintList(a.Command, list, head, func(in cache.Info) []string {
 				filled := "never"
 				if !in.Filled.IsZero() {
 					filled = app.Age(now.Sub(in.Filled)) + " ago"
@@ -88,11 +89,14 @@ All sandboxes that use the cache get these files, so only run commands that you 
 		},
 	})
 	f := cmd.Flags()
-	f.StringVar(&o.Request.Image, "image", "", "`IMAGE`: image to run the command in (default: the Python image for pip, Node for npm, or bash)")
+	f.StringVar(&o.Request.Image, "image", "",
+		"`IMAGE`: image to run the command in (default: the Python image for pip, Node for npm, or bash)")
 	f.StringVar(&o.from, "from", "", "`DIR`: local directory to copy to the command's working directory")
-	f.StringArrayVar(&o.hosts, "network-allow", nil, "`HOST`: host to allow instead of the cache's registry: NAME, *.NAME, NAME:PORT, registry:NAME (repeatable)")
+	f.StringArrayVar(&o.hosts, "network-allow", nil,
+		"`HOST`: host to allow instead of the cache's registry: NAME, *.NAME, NAME:PORT, registry:NAME (repeatable)")
 	cli.EnvFlag(f, &o.env)
-	f.Int64Var(&o.sizeMB, "size-mb", 0, fmt.Sprintf("maximum size of the cache in MiB (default %d)", cache.DefaultMaxBytes>>20))
+	f.Int64Var(&o.sizeMB, "size-mb", 0,
+		fmt.Sprintf("maximum size of the cache in MiB (default %d)", cache.DefaultMaxBytes>>20))
 	f.BoolVar(&o.Fresh, "fresh", false, "discard the existing contents of the cache")
 	return cmd
 }
@@ -124,7 +128,8 @@ func (o *cacheFillOptions) run(ctx context.Context, a *command) error {
 	}
 	p := a.Progress()
 	defer p.Close()
-	o.Request.Env, o.Request.Egress.Allow, o.Request.OCIRuntime, o.Request.OnPull = variables, o.hosts, a.Options.OCIRuntime, p.Pull
+	o.Request.Env, o.Request.Egress.Allow, o.Request.OCIRuntime, o.Request.OnPull = variables, o.hosts,
+		a.Options.OCIRuntime, p.Pull
 	o.MaxBytes, o.Stdout, o.Stderr = o.sizeMB<<20, a.Stderr, a.Stderr
 	if o.from != "" {
 		o.Request.Prepare = func(ctx context.Context, s *session.Session) error {
@@ -150,9 +155,10 @@ func (o *cacheFillOptions) run(ctx context.Context, a *command) error {
 
 func newCacheRmCmd(a *command) *cobra.Command {
 	return &cobra.Command{
-		Use:     "rm NAME…",
-		Short:   "Empty caches",
-		Long:    "Empty caches. Open sandboxes keep the old contents. After a day, `sandbox gc --yes` deletes them from disk.",
+		Use:   "rm NAME…",
+		Short: "Empty caches",
+		Long: "Empty caches. Open sandboxes keep the old contents. After a day, `sandbox gc --yes` deletes them " +
+			"from disk.",
 		Example: "  workcell cache rm pip npm",
 		Aliases: []string{"remove", "clear"},
 		Args:    cobra.MinimumNArgs(1),

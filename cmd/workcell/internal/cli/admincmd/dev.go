@@ -73,7 +73,8 @@ func devFiles(args []string, agents string) ([]*workflow.Workflow, map[string]st
 		}
 	}
 	if len(workflows)+len(files) == 0 {
-		return nil, nil, app.UsageError(errors.New("no agents or workflows specified"), "specify workflows, agents, or directories of agents")
+		return nil, nil, app.UsageError(errors.New("no agents or workflows specified"),
+			"specify workflows, agents, or directories of agents")
 	}
 	return workflows, files, nil
 }

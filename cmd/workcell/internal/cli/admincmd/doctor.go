@@ -103,7 +103,8 @@ select a backend.`,
 		},
 	})
 	cmd.Flags().StringVar(&image, "image", "", "`IMAGE`: image for the test sandbox (default: the first available image)")
-	cmd.Flags().BoolVar(&network, "network", false, "create pods to test whether a Kubernetes cluster enforces NetworkPolicies")
+	cmd.Flags().BoolVar(&network, "network", false,
+		"create pods to test whether a Kubernetes cluster enforces NetworkPolicies")
 	return cmd
 }
 
@@ -197,7 +198,9 @@ func (r *report) summary() string {
 }
 
 // examine runs the checks of one backend in order. Each check requires the previous check.
-func (a *command) examine(ctx context.Context, conf *config.Config, r *engineReport, d engines.Engine, image string, network bool) {
+func (a *command) examine(
+	ctx context.Context, conf *config.Config, r *engineReport, d engines.Engine, image string, network bool,
+) {
 	m, err := a.OpenManager(ctx, app.Use{Backend: d.Name, State: app.StateUnused})
 	if err != nil {
 		r.absent(ctx, d, err)
@@ -216,8 +219,9 @@ func (a *command) examine(ctx context.Context, conf *config.Config, r *engineRep
 		r.add("seccomp", verdictOK, "Workcell's filter, for all sandboxes", "")
 	}
 	if d.Name == engines.Local {
-		r.add("isolation", verdictWarn, "process, less than a container: sandboxes can read and run programs in the host's system directories, "+
-			"and no daemon supervises them", "use docker or containerd for stronger isolation (docs/operations/local.md)")
+		r.add("isolation", verdictWarn,
+			"process, less than a container: sandboxes can read and run programs in the host's system directories, "+
+				"and no daemon supervises them", "use docker or containerd for stronger isolation (docs/operations/local.md)")
 	} else {
 		r.isolation(m.Backend().Capabilities().Isolation, m.NewIsolation())
 	}
@@ -291,18 +295,21 @@ func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d e
 // enforcement reports the limits that this engine enforces.
 func (r *engineReport) enforcement(c backend.Capabilities) {
 	r.Capabilities = &c
-	workspace := "size of /workspace, monitored: commands are killed above the limit, about one second after they exceed it"
+	workspace := "size of /workspace, monitored: commands are killed above the limit, about one second after they " +
+		"exceed it"
 	switch c.Workspace {
 	case backend.WorkspaceSized:
 		workspace = "size of /workspace, with a separate file system, whose space is reserved"
 	case backend.WorkspaceMemory:
 		workspace = "size of /workspace, in memory"
 	}
-	root := "root: writable, monitored: commands are killed if files outside /workspace exceed workspace_mb, or 4 GiB by default"
+	root := "root: writable, monitored: commands are killed if files outside /workspace exceed workspace_mb, or 4 GiB " +
+		"by default"
 	if c.RootEnforcement == backend.WorkspaceMemory {
 		root = "root: writable, in memory"
 	}
-	cgroups := "enable this cgroup controller for the engine; for a rootless engine, set up systemd delegation as root (see its documentation)"
+	cgroups := "enable this cgroup controller for the engine; for a rootless engine, set up systemd delegation as root " +
+		"(see its documentation)"
 	if r.Name == engines.Kubernetes {
 		cgroups = "the kubelet's podPidsLimit applies to all pods; agents that set limits.pids are refused"
 	}
@@ -352,7 +359,9 @@ func (r *engineReport) services(conf *config.Config) {
 }
 
 // images reports which of the default images are present, and returns the first.
-func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, conf *config.Config, chosen string) string {
+func (r *engineReport) images(
+	ctx context.Context, b backend.SandboxBackend, conf *config.Config, chosen string,
+) string {
 	if r.Name == engines.Kubernetes { // only the nodes know their images
 		return cmp.Or(chosen, conf.Image(string(frontmatter.Runtimes()[0])))
 	}
@@ -473,6 +482,7 @@ func (r *engineReport) snapshots(ctx context.Context, s *session.Session) {
 	case mechanism == backend.SnapshotReflink:
 		r.add(name, verdictOK, "reflink: snapshots share blocks with the workspace", "")
 	default:
-		r.add(name, verdictOK, "copy: the file system cannot share blocks, so the first snapshot copies the workspace", "for fast snapshots, see docs/guides/snapshots-and-forks.md#make-snapshots-fast")
+		r.add(name, verdictOK, "copy: the file system cannot share blocks, so the first snapshot copies the workspace",
+			"for fast snapshots, see docs/guides/snapshots-and-forks.md#make-snapshots-fast")
 	}
 }

@@ -19,7 +19,8 @@ import (
 )
 
 func newGuestCmd(a *command) *cobra.Command {
-	return cli.Subcommands(&cobra.Command{Use: "guest", Short: "Build the guest agent image for Kubernetes"}, newGuestImageCmd(a))
+	return cli.Subcommands(&cobra.Command{Use: "guest", Short: "Build the guest agent image for Kubernetes"},
+		newGuestImageCmd(a))
 }
 
 func newGuestImageCmd(a *command) *cobra.Command {
@@ -45,7 +46,8 @@ Workcell.`,
 	}
 	cmd.Flags().StringVar(&output, "output", "", "`FILE`: archive to write; - writes only the archive to standard output")
 	cmd.Flags().StringVar(&ref, "tag", ref, "`REFERENCE`: name of the image in the archive")
-	cmd.Flags().StringVar(&arch, "arch", arch, "`ARCH`: architecture of the image in the archive: "+strings.Join(embed.Arches(), " or "))
+	cmd.Flags().StringVar(&arch, "arch", arch,
+		"`ARCH`: architecture of the image in the archive: "+strings.Join(embed.Arches(), " or "))
 	return cmd
 }
 

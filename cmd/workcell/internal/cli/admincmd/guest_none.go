@@ -8,11 +8,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 )
 
 func newGuestCmd(*command) *cobra.Command {
-	return &cobra.Command{Use: "guest", Short: "Not available in this build", Hidden: true, DisableFlagParsing: true, RunE: func(*cobra.Command, []string) error {
-		return app.Fail(app.ExitUnavailable, errors.New("the guest agent image requires Kubernetes, which this build does not include (tag no_kubernetes)"),
-			"use a build with Kubernetes")
-	}}
+	return cli.Absent("guest", app.Fail(app.ExitUnavailable,
+		errors.New("the guest agent image requires Kubernetes, which this build does not include (tag no_kubernetes)"),
+		"use a build with Kubernetes"))
 }

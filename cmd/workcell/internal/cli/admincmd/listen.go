@@ -29,7 +29,8 @@ func (f *listenFlags) addTo(fs *pflag.FlagSet, address, when, or string) {
 	fs.StringVar(&f.listen, "listen", address, "`HOST:PORT`: address to listen on"+when)
 	fs.StringVar(&f.tokenFile, "token-file", "",
 		"`FILE`: bearer tokens, one per line: NAME TOKEN [EXPIRY], EXPIRY as 2027-01-31T00:00:00Z"+or)
-	fs.StringArrayVar(&f.hosts, "allow-host", nil, "also accept requests whose Host header is `NAME`, not only localhost or an IP address (repeatable)")
+	fs.StringArrayVar(&f.hosts, "allow-host", nil,
+		"also accept requests whose Host header is `NAME`, not only localhost or an IP address (repeatable)")
 	fs.StringVar(&f.cert, "tls-cert", "", "`FILE`: path to the certificate chain for HTTPS")
 	fs.StringVar(&f.key, "tls-key", "", "`FILE`: path to the private key for HTTPS")
 }
@@ -97,7 +98,8 @@ func parseToken(fields []string) (httpguard.Token, error) {
 	if len(fields) == 3 {
 		var err error
 		if t.Expires, err = time.Parse(time.RFC3339, fields[2]); err != nil {
-			return httpguard.Token{}, fmt.Errorf("invalid expiry %q: must have the form 2027-01-31T00:00:00Z", sanitize.Cut(fields[2], 40))
+			return httpguard.Token{}, fmt.Errorf("invalid expiry %q: must have the form 2027-01-31T00:00:00Z",
+				sanitize.Cut(fields[2], 40))
 		}
 	}
 	return t, nil

@@ -92,12 +92,14 @@ CPU, memory, and workspace size, and --allow-image limits images.`,
 	o.http.addTo(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.policy, "policy", "", "reject calls that break the rules in `FILE`; see docs/reference/guard-policy.md")
-	f.StringVar(&o.agents, "agents", "", "`DIR`: directory containing agents (*.prompt) that execute_task and workflows can run")
+	f.StringVar(&o.agents, "agents", "",
+		"`DIR`: directory containing agents (*.prompt) that execute_task and workflows can run")
 	f.StringVar(&o.workflows, "workflows", "", "`DIR`: directory containing workflows (*.yaml) that execute_task can run")
 	f.StringSliceVar(&o.coding.Agents, "executors", nil,
 		"`AGENT[=MODEL]`: coding agents that execute_task can run: "+strings.Join(frontmatter.ExecutorAgents(), ", ")+
 			"; for example claude=anthropic/claude-sonnet-4-5 (repeatable)")
-	f.Float64Var(&o.coding.Budget, "budget-usd", 0, "maximum model cost in USD per task run by --executors; 0 means no limit")
+	f.Float64Var(&o.coding.Budget, "budget-usd", 0,
+		"maximum model cost in USD per task run by --executors; 0 means no limit")
 	f.Var(cli.OneOf(&o.transport, transportStdio, transportHTTP), "transport", "how clients connect")
 	f.StringVar(&o.image, "image", "", "`IMAGE`: image of the sandboxes (default: the image for --runtime)")
 	f.Var(cli.OneOf(&o.runtime, frontmatter.Runtimes()...), "runtime", "language of the sandboxes (default python)")
@@ -106,7 +108,8 @@ CPU, memory, and workspace size, and --allow-image limits images.`,
 		"`HOST`: host that sandboxes may reach with --network none: NAME, *.NAME, NAME:PORT, or registry:NAME (repeatable)")
 	f.IntVar(&a.Options.MaxSandboxes, "max-sandboxes", 64,
 		"maximum number of open sandboxes for all clients; opening more fails with the error code capacity")
-	f.StringArrayVar(&o.caches, "cache", nil, "`NAME`: name of a cache that the sandboxes can read, for example pip (repeatable)")
+	f.StringArrayVar(&o.caches, "cache", nil,
+		"`NAME`: name of a cache that the sandboxes can read, for example pip (repeatable)")
 	f.Var(cli.OneOf(&o.onExit, onExitClose, onExitKeep), "on-exit", "close or keep the sandboxes when the server exits")
 	f.Lookup("on-exit").DefValue += "; keep with --transport http and a database"
 	f.DurationVar(&o.idle, "idle-timeout", mcpserver.DefaultIdleTimeout, "close a sandbox after this idle time")
@@ -233,9 +236,11 @@ func (o *mcpOptions) check(a *command) error {
 	problems := rules.Hosts{Allow: o.hosts}.Problems()
 	switch {
 	case len(problems) > 0:
-		return app.UsageError(fmt.Errorf("--network-allow: %w", problems[0]), "use example.org, *.example.org, example.org:8443, or registry:npm")
+		return app.UsageError(fmt.Errorf("--network-allow: %w", problems[0]),
+			"use example.org, *.example.org, example.org:8443, or registry:npm")
 	case len(o.hosts) > 0 && o.network == backend.NetworkBridge:
-		return app.UsageError(errors.New("--network-allow cannot be used with network access"), "remove --network "+string(backend.NetworkBridge))
+		return app.UsageError(errors.New("--network-allow cannot be used with network access"),
+			"remove --network "+string(backend.NetworkBridge))
 	case a.Options.MaxSandboxes < 1:
 		return app.InvalidFlag("max-sandboxes", a.Options.MaxSandboxes, "must be at least 1")
 	case o.idle < time.Second:
@@ -298,7 +303,8 @@ type mcpHTTPFlags struct {
 func (f *mcpHTTPFlags) addTo(cmd *cobra.Command) {
 	fs := pflag.NewFlagSet("http", pflag.ContinueOnError)
 	f.listenFlags.addTo(fs, defaultMCPAddress, " with --transport http", "; or set "+mcpTokenEnv)
-	fs.StringArrayVar(&f.origins, "allow-origin", nil, "allow requests from web pages at `ORIGIN`, for example https://a.example (repeatable)")
+	fs.StringArrayVar(&f.origins, "allow-origin", nil,
+		"allow requests from web pages at `ORIGIN`, for example https://a.example (repeatable)")
 	fs.IntVar(&f.maxConns, "max-connections", mcpserver.DefaultMaxConns, "maximum number of open connections; others wait")
 	fs.IntVar(&f.rate, "max-rate", mcpserver.DefaultRate, "maximum number of requests per second for each client")
 	f.flags = fs

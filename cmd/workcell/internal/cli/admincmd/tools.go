@@ -43,7 +43,8 @@ func newToolsCmd(a *command) *cobra.Command {
 	o := &toolsOptions{command: a}
 	verb := func(cmd *cobra.Command) *cobra.Command {
 		a.Verb(cli.HostToolFlags, cmd)
-		cmd.Flags().StringVar(&o.agent, "agent", "", "`FILE.prompt`: agent whose host_tools apply (default: all tools are allowed)")
+		cmd.Flags().StringVar(&o.agent, "agent", "",
+			"`FILE.prompt`: agent whose host_tools apply (default: all tools are allowed)")
 		return cmd
 	}
 	as := asPython
@@ -80,7 +81,9 @@ is printed to standard output.`,
 
 // use runs fn with the tools that the agent may call. Without an agent, these are all tools of the servers that match
 // name, or of all servers if name is empty.
-func (o *toolsOptions) use(ctx context.Context, name string, approver hosttools.Approver, fn func(*hosttools.Set) error) (err error) {
+func (o *toolsOptions) use(
+	ctx context.Context, name string, approver hosttools.Approver, fn func(*hosttools.Set) error,
+) (err error) {
 	r, err := o.OpenHostTools(ctx, false)
 	if err != nil {
 		return err
@@ -103,7 +106,9 @@ func (o *toolsOptions) use(ctx context.Context, name string, approver hosttools.
 
 // rules returns the rules of the agent. Without an agent, they allow every tool of the available servers that match
 // name.
-func (o *toolsOptions) rules(ctx context.Context, r *hosttools.Registry, name string) (rules hosttools.Rules, err error) {
+func (o *toolsOptions) rules(
+	ctx context.Context, r *hosttools.Registry, name string,
+) (rules hosttools.Rules, err error) {
 	if o.agent != "" {
 		doc, err := tools.CheckAgent(o.agent)
 		if err != nil {
@@ -189,8 +194,11 @@ func (o *toolsOptions) show(ctx context.Context, name string, as toolLanguage) e
 		if err != nil {
 			return err
 		}
-		write := map[toolLanguage]func(hosttools.Tool) string{asPython: hosttools.Tool.Python, asJSON: hosttools.Tool.JSON}[as]
-		_, err = fmt.Fprintln(o.Stdout, strings.TrimRight(write(t), "\n"))
+		text := t.Python()
+		if as == asJSON {
+			text = t.JSON()
+		}
+		_, err = fmt.Fprintln(o.Stdout, strings.TrimRight(text, "\n"))
 		return err
 	})
 }
@@ -209,7 +217,8 @@ func (o *toolsOptions) call(ctx context.Context, name, args string) error {
 		if _, err := named(set, name); err != nil {
 			return err
 		}
-		reply := set.Access(hosttools.Command{}).Call(ctx, "", trace.SpanContext{}, hosttools.Request{Tool: name, Args: json.RawMessage(cmp.Or(args, "{}"))})
+		reply := set.Access(hosttools.Command{}).Call(ctx, "", trace.SpanContext{},
+			hosttools.Request{Tool: name, Args: json.RawMessage(cmp.Or(args, "{}"))})
 		if reply.Error != nil {
 			return app.Fail(toolExit(reply.Error.Code), reply.Error, reply.Error.Remediation)
 		}

@@ -8,14 +8,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 )
 
 func newUICmd(*command) *cobra.Command {
-	run := func(*cobra.Command, []string) error {
-		return app.Fail(app.ExitUnavailable, errors.New("this build does not include the pages (tag no_ui)"),
-			"use a build without the tag no_ui")
-	}
-	cmd := &cobra.Command{Use: "ui", Short: "Not available in this build", Hidden: true, RunE: run}
-	cmd.DisableFlagParsing = true
-	return cmd
+	return cli.Absent("ui", app.Fail(app.ExitUnavailable,
+		errors.New("this build does not include the pages (tag no_ui)"), "use a build without the tag no_ui"))
 }

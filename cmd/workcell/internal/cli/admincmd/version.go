@@ -52,7 +52,8 @@ func newReaperCmd(a *command) *cobra.Command {
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if owner == "" || a.Options.Backend == "" || !filepath.IsAbs(a.Options.StateDir) {
-				return app.UsageError(errors.New("--owner, --backend, and --state-dir are required"), "Workcell starts this command automatically")
+				return app.UsageError(errors.New("--owner, --backend, and --state-dir are required"),
+					"Workcell starts this command automatically")
 			}
 			if engine == "" {
 				var err error
@@ -61,7 +62,8 @@ func newReaperCmd(a *command) *cobra.Command {
 				}
 			}
 			r := &reaper.Reaper{
-				State: state.Place{Dir: state.Dir(a.Options.StateDir), URL: a.Options.Env.Get(state.Variable)}, Engine: engine, Logger: a.Logger(),
+				State: state.Place{Dir: state.Dir(a.Options.StateDir), URL: a.Options.Env.Get(state.Variable)}, Engine: engine,
+				Logger: a.Logger(),
 				Open: func(ctx context.Context) (backend.SandboxBackend, error) {
 					return a.Engines().Open(ctx, a.Options.Backend)
 				},

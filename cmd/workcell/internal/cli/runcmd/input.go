@@ -98,7 +98,8 @@ func parsePairs(pairs []string) (map[string]string, error) {
 				"to read all inputs from a file, use --input-file FILE, or --input-file - for standard input")
 		}
 		if !ok || name == "" {
-			return nil, app.UsageError(fmt.Errorf("invalid input %q: must be NAME=VALUE", sanitize.Cut(p, 60)), "for example --input repo=acme/shop")
+			return nil, app.UsageError(fmt.Errorf("invalid input %q: must be NAME=VALUE", sanitize.Cut(p, 60)),
+				"for example --input repo=acme/shop")
 		}
 		if _, twice := out[name]; twice {
 			return nil, app.UsageError(fmt.Errorf("input %s is specified twice", name), "")
@@ -110,7 +111,8 @@ func parsePairs(pairs []string) (map[string]string, error) {
 		case special:
 			raw, err := readLimited(nil, path)
 			if err != nil {
-				return nil, app.UsageError(fmt.Errorf("input %s: %w", name, err), "@ reads a file; use @@ for a value that starts with @")
+				return nil, app.UsageError(fmt.Errorf("input %s: %w", name, err),
+					"@ reads a file; use @@ for a value that starts with @")
 			}
 			value = string(raw)
 		}

@@ -32,8 +32,7 @@ otherwise. If the run has no log, the command waits and then prints the steps.`,
 			if err != nil {
 				return err
 			}
-			n, _ := app.ReadNote(r) // runs of other programs have no note
-			logged := n.Detached && a.Out == cli.OutputTable
+			logged := app.IsDetached(r) && a.Out == cli.OutputTable
 			if follow && r.Owner == "" && r.Finished.IsZero() {
 				a.Notice("run %s is queued; no worker has started it yet", r.ID)
 			}

@@ -35,10 +35,12 @@ func (a *command) runVerb(cmd *cobra.Command) *cobra.Command {
 	f.StringVar(&a.Options.Workspace, "workspace", "",
 		"`DIR`: directory to copy into the run's sandboxes; overrides workspace in the workflow")
 	f.StringVar(&a.Options.Out, "out", "",
-		"`DIR`: directory for the files listed in outputs of the workflow or agent (default: keep them for workcell runs get)")
+		"`DIR`: directory for the files listed in outputs of the workflow or agent (default: keep them for workcell "+
+			"runs get)")
 	f.BoolVar(&a.Options.Force, "force", false,
 		"overwrite files in the --out directory even if they differ or changed during the run")
-	f.BoolVar(&a.Options.Apply, "apply", false, "if the run succeeds, apply its changes to the original workspace directory")
+	f.BoolVar(&a.Options.Apply, "apply", false,
+		"if the run succeeds, apply its changes to the original workspace directory")
 	f.StringVar(&a.Options.User, "user", "",
 		"`NAME`: end user whose sandbox to use, for agents with session: user; the sandbox is kept after the run")
 	f.BoolVar(&a.Options.Keep, "keep", false,
@@ -101,7 +103,8 @@ run ` + "`workcell runs apply`" + `.
 ` + "`workcell worker`" + ` on any host then runs it.`,
 		Example: "  workcell run examples/workflows/debug-and-fix.yaml\n" +
 			"  workcell run examples/workflows/debug-and-fix.yaml --workspace ~/project --model anthropic/claude-sonnet-4-5\n" +
-			"  workcell run examples/workflows/debug-and-fix.yaml --model scripted/examples/workflows/scripts/debug-and-fix.yaml\n" +
+			"  workcell run examples/workflows/debug-and-fix.yaml --model " +
+			"scripted/examples/workflows/scripts/debug-and-fix.yaml\n" +
 			"  workcell run examples/agents/python-developer.prompt 'print the first 20 primes'\n" +
 			"  workcell runs logs --follow $(workcell run --state postgres://user@host/database --detach fix.yaml)",
 		Args: runArgs,
@@ -114,7 +117,8 @@ func runArgs(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	if len(args) > 1 && strings.Contains(args[1], "=") {
-		return app.UsageError(fmt.Errorf("%s is not a workflow", sanitize.Cut(args[1], 60)), "pass workflow inputs with --input "+sanitize.Cut(args[1], 60))
+		return app.UsageError(fmt.Errorf("%s is not a workflow", sanitize.Cut(args[1], 60)),
+			"pass workflow inputs with --input "+sanitize.Cut(args[1], 60))
 	}
 	return cobra.ExactArgs(1)(cmd, args)
 }
@@ -139,7 +143,8 @@ func newAgentCmd(a *command) *cobra.Command {
 
 // resultTable prints a result as text: the facts, and then the output.
 func resultTable(w io.Writer, res *workflow.Result) error {
-	cli.WriteFacts(w, [2]string{"outcome", string(res.Outcome)}, [2]string{"run", res.RunID}, [2]string{"workflow", res.Workflow},
+	cli.WriteFacts(w, [2]string{"outcome", string(res.Outcome)}, [2]string{"run", res.RunID},
+		[2]string{"workflow", res.Workflow},
 		[2]string{"steps", fmt.Sprint(res.Steps)}, [2]string{"duration", cli.Short(res.Duration)})
 	if res.Output == nil {
 		return nil
@@ -184,7 +189,8 @@ func newExecutorOutput(r *tools.ExecutorResult) *executorOutput {
 		return nil
 	}
 	return &executorOutput{
-		Outcome: string(r.Outcome), SessionID: r.SessionID, Resumed: r.Resumed, CostUSD: r.Cost(), Requests: r.Metered.Requests, HookErrors: r.HookErrors,
+		Outcome: string(r.Outcome), SessionID: r.SessionID, Resumed: r.Resumed, CostUSD: r.Cost(),
+		Requests: r.Metered.Requests, HookErrors: r.HookErrors,
 	}
 }
 

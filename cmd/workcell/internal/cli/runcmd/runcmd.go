@@ -35,7 +35,9 @@ are kept for 30 days. You can shorten a run ID to a unique prefix.`,
 }
 
 // journalled returns the RunE of a command that uses only the journals of runs.
-func (a *command) journalled(fn func(ctx context.Context, j runstore.Store, args []string) error) func(*cobra.Command, []string) error {
+func (a *command) journalled(
+	fn func(ctx context.Context, j runstore.Store, args []string) error,
+) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		j, err := a.OpenJournal(cmd.Context())
 		if err != nil {

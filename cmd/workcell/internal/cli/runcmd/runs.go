@@ -20,9 +20,10 @@ import (
 func newRunsResumeCmd(a *command) *cobra.Command {
 	fresh, from, detach := false, "", false
 	cmd := a.Verb(cli.OutputFlags, &cobra.Command{
-		Use:     "resume RUN",
-		Example: "  workcell runs resume run_…\n  workcell runs resume run_… --fresh-sandbox\n  workcell runs resume run_… --detach\n  workcell runs resume run_… --from test",
-		Short:   "Resume an interrupted run or return to a checkpoint",
+		Use: "resume RUN",
+		Example: "  workcell runs resume run_…\n  workcell runs resume run_… --fresh-sandbox\n" +
+			"  workcell runs resume run_… --detach\n  workcell runs resume run_… --from test",
+		Short: "Resume an interrupted run or return to a checkpoint",
 		Long: `Resume a run whose process was killed, with its original flags. Completed steps are not
 repeated. The interrupted step runs again: a command restarts, and an agent continues after its last recorded tool
 result. Leftover processes of that step are killed. The run keeps its sandboxes and files. If a sandbox is gone, the
@@ -40,7 +41,8 @@ it. --detach cannot be used with --from or --fresh-sandbox.`,
 				return a.Resume(ctx, j, args[0], from, fresh, a.showResult)
 			}
 			if fresh || from != "" {
-				return app.UsageError(errors.New("--detach cannot be used with --from or --fresh-sandbox"), "resume the run without --detach")
+				return app.UsageError(errors.New("--detach cannot be used with --from or --fresh-sandbox"),
+					"resume the run without --detach")
 			}
 			r, err := a.HandOver(ctx, j, args[0])
 			if err != nil {
@@ -150,7 +152,8 @@ To change the time, set retention.transcripts in the configuration file; 0 keeps
 			return a.Print(list, func(w io.Writer) error { return printTranscript(w, list) })
 		}),
 	})
-	cmd.Flags().StringVar(&of.Step, "transcript", "", "`STEP`: print the conversation of this step's agent; use the name in column STEP")
+	cmd.Flags().StringVar(&of.Step, "transcript", "",
+		"`STEP`: print the conversation of this step's agent; use the name in column STEP")
 	return cmd
 }
 

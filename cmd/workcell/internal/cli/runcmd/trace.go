@@ -43,7 +43,8 @@ With -o json, you can send the spans to an OpenTelemetry collector:
 			return a.drawTrace(ctx, j, strings.Join(args, ""), out, all)
 		}),
 	}
-	cmd.Flags().VarP(cli.OneOf(&out, traceText, traceSVG, traceJSON), "output", "o", "output format: text, an SVG image, or OpenTelemetry JSON")
+	cmd.Flags().VarP(cli.OneOf(&out, traceText, traceSVG, traceJSON), "output", "o",
+		"output format: text, an SVG image, or OpenTelemetry JSON")
 	cmd.Flags().BoolVar(&all, "all", false, "show all spans, including Genkit internals and each sandbox call")
 	return cmd
 }

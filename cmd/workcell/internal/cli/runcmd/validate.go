@@ -142,7 +142,8 @@ func filesToCheck(args []string) ([]string, error) {
 		}
 	}
 	if len(paths) == 0 {
-		return nil, app.Fail(app.ExitInvalid, errors.New("no agents or workflows found"), "agent files end in .prompt, workflows and scripts in .yaml or .yml")
+		return nil, app.Fail(app.ExitInvalid, errors.New("no agents or workflows found"),
+			"agent files end in .prompt, workflows and scripts in .yaml or .yml")
 	}
 	return paths, nil
 }
@@ -181,7 +182,8 @@ func (c *checker) check(ctx context.Context, path string) {
 		wrong = append(wrong, err)
 	case kind == "":
 		wrong = append(wrong, &frontmatter.Error{
-			File: path, Message: "not an agent or workflow", Hint: "agent files end in .prompt, workflows and scripts in .yaml or .yml, skills are SKILL.md",
+			File: path, Message: "not an agent or workflow",
+			Hint: "agent files end in .prompt, workflows and scripts in .yaml or .yml, skills are SKILL.md",
 		})
 	case kind == "agent":
 		doc, err := tools.CheckAgent(path)

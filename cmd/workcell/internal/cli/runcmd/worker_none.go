@@ -6,10 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 )
 
-func newWorkerCmd(*command) *cobra.Command {
-	return &cobra.Command{
-		Use: "worker", Short: "Not available in this build", Hidden: true, DisableFlagParsing: true, RunE: func(*cobra.Command, []string) error { return app.ErrNoQueue },
-	}
-}
+func newWorkerCmd(*command) *cobra.Command { return cli.Absent("worker", app.ErrNoQueue) }

@@ -29,7 +29,8 @@ func (a *command) allowHosts(ctx context.Context, m *app.Manager, args []string)
 		return err
 	}
 	if info.Egress.IsZero() {
-		return app.UsageError(fmt.Errorf("sandbox %s was created without network.allow", info.ID), "hosts can only be added to an existing allowlist")
+		return app.UsageError(fmt.Errorf("sandbox %s was created without network.allow", info.ID),
+			"hosts can only be added to an existing allowlist")
 	}
 	return m.AllowHosts(info.ID, args[1:]...)
 }

@@ -31,8 +31,9 @@ Permission bits are preserved; owners and times are not. Files are copied comple
 files in a directory are not copied, and links that lead outside are never followed. If a file cannot be copied, the
 command reports it, copies the rest, and exits with 1. A copy can have up to 10,000 files and directories and 16 GiB
 in total, and 1 GiB per file. /workspace/.workcell is copied only if you name it.`,
-		Example: "  workcell sandbox cp src/. mybox:src\n  workcell sandbox cp mybox:report.csv -\n  workcell sandbox cp mybox:/workspace ./result",
-		Args:    checkCopyArgs,
+		Example: "  workcell sandbox cp src/. mybox:src\n  workcell sandbox cp mybox:report.csv -\n" +
+			"  workcell sandbox cp mybox:/workspace ./result",
+		Args: checkCopyArgs,
 		RunE: a.managed(app.StateWanted, func(args []string) []string { return sandboxNames(remotePath(args)) },
 			a.copyFiles),
 	})
@@ -40,7 +41,8 @@ in total, and 1 GiB per file. /workspace/.workcell is copied only if you name it
 
 func checkCopyArgs(_ *cobra.Command, args []string) error {
 	if len(args) != 2 {
-		return app.UsageError(errors.New("source and destination required"), "workcell sandbox cp SANDBOX:PATH FILE, or FILE SANDBOX:PATH")
+		return app.UsageError(errors.New("source and destination required"),
+			"workcell sandbox cp SANDBOX:PATH FILE, or FILE SANDBOX:PATH")
 	}
 	if inSandbox(args[0]) == inSandbox(args[1]) {
 		return app.UsageError(errors.New("either source or destination must be in a sandbox"),
@@ -51,7 +53,8 @@ func checkCopyArgs(_ *cobra.Command, args []string) error {
 
 // inSandbox reports whether an argument has the form SANDBOX:PATH.
 func inSandbox(arg string) bool {
-	return strings.Contains(arg, ":") && !strings.HasPrefix(arg, ".") && !filepath.IsAbs(arg) && filepath.VolumeName(arg) == ""
+	return strings.Contains(arg, ":") && !strings.HasPrefix(arg, ".") && !filepath.IsAbs(arg) &&
+		filepath.VolumeName(arg) == ""
 }
 
 // copyFiles copies a file or directory between the host and a sandbox.

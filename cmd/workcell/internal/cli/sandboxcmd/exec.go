@@ -36,13 +36,15 @@ type execFlags struct {
 func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
 	cmd.Flags().StringVarP(&f.dir, "workdir", "w", "", "`DIR`: directory to "+dir+" in, relative to /workspace")
 	cli.EnvFlag(cmd.Flags(), &f.env)
-	cmd.Flags().StringVarP(&f.user, "user", "u", "", "`UID[:GID]`: user to "+dir+" as, or root; must be the sandbox's user")
+	cmd.Flags().StringVarP(&f.user, "user", "u", "",
+		"`UID[:GID]`: user to "+dir+" as, or root; must be the sandbox's user")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
 		if errors.As(err, &unknown) && slices.Contains([]string{"i", "t", "interactive", "tty"}, unknown.GetSpecifiedName()) {
 			return app.Fail(app.ExitExecProduct, err, dockerHint)
 		}
-		return app.Fail(app.ExitExecProduct, err, "put the command's flags after --: "+cmd.CommandPath()+" SANDBOX -- COMMAND -x")
+		return app.Fail(app.ExitExecProduct, err,
+			"put the command's flags after --: "+cmd.CommandPath()+" SANDBOX -- COMMAND -x")
 	})
 }
 
@@ -87,7 +89,8 @@ Workcell failed, 126 if the program cannot be executed, and 127 if it was not fo
 
 With --interpreter, COMMAND is the source code of a program. If you omit COMMAND, standard input is. The interpreter
 keeps its variables between calls. The value of the program's last expression is printed. Images are omitted.`,
-		Example: "  workcell sandbox exec sbx_… -- python3 -m unittest\n  workcell sandbox exec mybox -w src -e DEBUG=1 -- make < input.txt",
+		Example: "  workcell sandbox exec sbx_… -- python3 -m unittest\n" +
+			"  workcell sandbox exec mybox -w src -e DEBUG=1 -- make < input.txt",
 		Args: func(cmd *cobra.Command, args []string) error {
 			dash, program := cmd.ArgsLenAtDash(), o.language != ""
 			switch {
@@ -98,15 +101,19 @@ keeps its variables between calls. The value of the program's last expression is
 				return app.Fail(app.ExitExecProduct, errors.New("sandbox and at most one program required"),
 					"put the program in quotes, or omit it to read standard input")
 			case !program && (len(args) < 2 || dash > 1 || dash == 0):
-				return app.Fail(app.ExitExecProduct, errors.New("sandbox and command required"), "workcell sandbox exec SANDBOX -- COMMAND")
+				return app.Fail(app.ExitExecProduct, errors.New("sandbox and command required"),
+					"workcell sandbox exec SANDBOX -- COMMAND")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return execError(o.run(cmd, a, args)) },
 	})
-	o.addTo(cmd, "run", "standard input is always connected; for a terminal, run workcell sandbox attach SANDBOX [-- COMMAND]")
-	cmd.Flags().DurationVar(&o.timeout, "exec-timeout", sandbox.MaxExecTimeout, "kill the command and its child processes after this time")
-	cmd.Flags().Var(cli.OneOf(&o.language, interpreter.Python, interpreter.Node), "interpreter", "run a program in this interpreter, which keeps its variables between calls")
+	o.addTo(cmd, "run",
+		"standard input is always connected; for a terminal, run workcell sandbox attach SANDBOX [-- COMMAND]")
+	cmd.Flags().DurationVar(&o.timeout, "exec-timeout", sandbox.MaxExecTimeout,
+		"kill the command and its child processes after this time")
+	cmd.Flags().Var(cli.OneOf(&o.language, interpreter.Python, interpreter.Node), "interpreter",
+		"run a program in this interpreter, which keeps its variables between calls")
 	cmd.Flags().BoolVarP(&o.noStdin, "no-stdin", "n", false, "run the command with empty standard input")
 	return cmd
 }
@@ -151,7 +158,9 @@ func (o *sandboxExecOptions) run(cmd *cobra.Command, a *command, args []string) 
 const printedBytes = 512 << 10 // maximum
 
 // program runs a program in an interpreter of the sandbox.
-func (o *sandboxExecOptions) program(ctx context.Context, a *command, s *session.Session, args []string, environment map[string]string) error {
+func (o *sandboxExecOptions) program(
+	ctx context.Context, a *command, s *session.Session, args []string, environment map[string]string,
+) error {
 	if len(args) == 0 {
 		code, err := io.ReadAll(io.LimitReader(a.Stdin, sandbox.MaxStdinBytes+1))
 		if err != nil {
@@ -159,9 +168,11 @@ func (o *sandboxExecOptions) program(ctx context.Context, a *command, s *session
 		}
 		args = []string{string(code)}
 	}
-	res, err := interpreter.Run(ctx, s.Sandbox, interpreter.Request{Language: o.language, Code: args[0], Exec: sandbox.ExecRequest{
-		Timeout: o.timeout, Env: environment, HeadBytes: printedBytes, TailBytes: printedBytes,
-	}})
+	res, err := interpreter.Run(ctx, s.Sandbox, interpreter.Request{
+		Language: o.language, Code: args[0], Exec: sandbox.ExecRequest{
+			Timeout: o.timeout, Env: environment, HeadBytes: printedBytes, TailBytes: printedBytes,
+		},
+	})
 	if err != nil {
 		return err
 	}
@@ -259,7 +270,8 @@ killed if its terminal is unused for an hour. Until then, ` + "`workcell sandbox
 
 Sandbox output is written to your terminal unchanged, including control sequences. The exit code is the command's, as
 with exec, or 0 after the detach keys.`,
-		Example: "  workcell sandbox attach mybox\n  workcell sandbox attach mybox bash\n  workcell sandbox attach mybox --detach-keys ctrl-x,x -- python3 -q",
+		Example: "  workcell sandbox attach mybox\n  workcell sandbox attach mybox bash\n" +
+			"  workcell sandbox attach mybox --detach-keys ctrl-x,x -- python3 -q",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); len(args) == 0 || dash > 1 || dash == 0 {
 				return app.Fail(app.ExitExecProduct, errors.New("sandbox required"), "workcell sandbox attach SANDBOX [COMMAND]")
@@ -269,7 +281,8 @@ with exec, or 0 after the detach keys.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return execError(o.run(cmd, a, args)) },
 	})
 	o.addTo(cmd, "start", "attach always uses a terminal: workcell sandbox attach SANDBOX [-- COMMAND]")
-	cmd.Flags().StringVar(&o.detachKeys, "detach-keys", defaultDetachKeys, "`KEYS`: keys that detach: characters, ctrl-CHARACTER, or DEL, separated by commas")
+	cmd.Flags().StringVar(&o.detachKeys, "detach-keys", defaultDetachKeys,
+		"`KEYS`: keys that detach: characters, ctrl-CHARACTER, or DEL, separated by commas")
 	cmd.Flags().BoolVar(&o.another, "new", false, "open a new terminal even if one exists")
 	return cmd
 }
@@ -336,7 +349,9 @@ type viewer struct {
 }
 
 // connect connects the two terminals with call, and restores this process's terminal afterwards.
-func (v *viewer) connect(ctx context.Context, call func(context.Context, sandbox.TerminalStreams) (sandbox.ExecResult, error)) error {
+func (v *viewer) connect(
+	ctx context.Context, call func(context.Context, sandbox.TerminalStreams) (sandbox.ExecResult, error),
+) error {
 	res, err := func() (sandbox.ExecResult, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -346,7 +361,7 @@ func (v *viewer) connect(ctx context.Context, call func(context.Context, sandbox
 			return sandbox.ExecResult{}, err
 		}
 		res, err := call(ctx, sandbox.TerminalStreams{
-			Stdin: newDetachReader(v.tty.In, v.keys), Stdout: v.tty.Out, Resize: v.tty.WatchSize(ctx),
+			Stdin: &detachReader{r: v.tty.In, keys: v.keys}, Stdout: v.tty.Out, Resize: v.tty.WatchSize(ctx),
 		})
 		if err != nil && res.ExecID != "" {
 			v.tty.Leave()
@@ -360,7 +375,8 @@ func (v *viewer) connect(ctx context.Context, call func(context.Context, sandbox
 		v.a.Notice("detached; %s", comeBack)
 		return nil
 	case errors.As(err, &launch) && launch.Reason == sandbox.LaunchNotFound:
-		return app.Fail(app.ExitExecMissing, err, "specify a program that exists in the sandbox: workcell sandbox attach SANDBOX -- PROGRAM")
+		return app.Fail(app.ExitExecMissing, err,
+			"specify a program that exists in the sandbox: workcell sandbox attach SANDBOX -- PROGRAM")
 	case errors.Is(err, sandbox.ErrTakenOver):
 		v.a.Notice("%v; %s", sandbox.ErrTakenOver, comeBack)
 		return nil
@@ -405,10 +421,6 @@ type detachReader struct {
 	held []byte // prefix of keys
 	out  []byte // pending output
 	err  error  // returned after out
-}
-
-func newDetachReader(r io.Reader, keys []byte) *detachReader {
-	return &detachReader{r: r, keys: keys}
 }
 
 // Read returns the typed input. After the detach keys, it returns io.EOF.

@@ -44,7 +44,7 @@ func TestDetachReader(t *testing.T) {
 		{"aab", "aaaab", "aa", true},
 	} {
 		for size := 1; size <= len(tc.typed); size++ {
-			d := newDetachReader(&pieces{tc.typed, size, broken}, []byte(tc.keys))
+			d := &detachReader{r: &pieces{tc.typed, size, broken}, keys: []byte(tc.keys)}
 			var got []byte
 			var err error
 			for buf := make([]byte, 2); err == nil; {

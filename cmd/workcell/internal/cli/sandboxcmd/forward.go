@@ -43,7 +43,8 @@ waiting for connections does not.`,
 			})(cmd, args)
 		},
 	})
-	cmd.Flags().StringVar(&address, "address", address, "local `IP` address to listen on; if not loopback, other hosts can connect")
+	cmd.Flags().StringVar(&address, "address", address,
+		"local `IP` address to listen on; if not loopback, other hosts can connect")
 	return cmd
 }
 

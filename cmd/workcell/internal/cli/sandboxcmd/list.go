@@ -34,8 +34,9 @@ why a sandbox is not running.
 
 With --watch, the command prints a line for each sandbox that is added, changed, or removed, until you interrupt it. A
 gap line means that events may be missing because the engine was not reachable.`,
-		Example: "  workcell sandbox ls\n  workcell sandbox ls --user alice@example.com --all -o json\n  workcell sandbox ls --watch",
-		Args:    cobra.NoArgs,
+		Example: "  workcell sandbox ls\n  workcell sandbox ls --user alice@example.com --all -o json\n" +
+			"  workcell sandbox ls --watch",
+		Args: cobra.NoArgs,
 
 		SuggestFor: []string{"ps"},
 		RunE: a.managed(app.StateWanted, nil, func(ctx context.Context, m *app.Manager, _ []string) error {
@@ -64,7 +65,8 @@ gap line means that events may be missing because the engine was not reachable.`
 	})
 	cmd.Flags().StringVar(&user, "user", "", "`NAME`: list only sandboxes of this end user (workcell run --user)")
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "include removed and lost sandboxes (see above)")
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print changes until interrupted; with -o json, one object per change")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false,
+		"print changes until interrupted; with -o json, one object per change")
 	return cmd
 }
 
@@ -158,7 +160,8 @@ func (a *command) showSandbox(ctx context.Context, m *app.Manager, args []string
 	left, _ := admin.Abandoned(ctx, m.Manager) // as in ls
 	row := app.ViewSandbox(found, left...)
 	return a.Print(shownSandbox{row, found.Settings()}, func(w io.Writer) error {
-		cli.WriteFacts(w, [2]string{"id", row.ID}, [2]string{"name", row.Name}, [2]string{"user", row.UserName}, [2]string{"key", row.Key},
+		cli.WriteFacts(w, [2]string{"id", row.ID}, [2]string{"name", row.Name}, [2]string{"user", row.UserName},
+			[2]string{"key", row.Key},
 			[2]string{"state", row.State}, [2]string{"ends", row.Ends}, [2]string{"reason", row.Reason},
 			[2]string{"image", row.Image}, [2]string{"runs as", row.User},
 			[2]string{"network", string(row.Network)}, [2]string{"backend", row.Backend},

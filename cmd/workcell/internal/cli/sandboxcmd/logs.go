@@ -62,7 +62,8 @@ func (a *command) listExecs(ctx context.Context, s *session.Session) error {
 		return err
 	}
 	const ms = time.Millisecond
-	return cli.PrintList(a.Command, list, []string{"EXEC ID", "STATUS", "EXIT", "DURATION", "AGE", "STDOUT", "STDERR"}, func(e app.ExecView) []string {
+	head := []string{"EXEC ID", "STATUS", "EXIT", "DURATION", "AGE", "STDOUT", "STDERR"}
+	return cli.PrintList(a.Command, list, head, func(e app.ExecView) []string {
 		end, begun := e.Signal, ""
 		if e.ExitCode != nil {
 			end = strconv.Itoa(*e.ExitCode)
@@ -71,7 +72,8 @@ func (a *command) listExecs(ctx context.Context, s *session.Session) error {
 			begun = app.Age(time.Duration(e.AgeMS) * ms)
 		}
 		took := (time.Duration(e.DurationMS) * ms).Round(10 * ms)
-		return []string{e.ExecID, string(e.Status), end, took.String(), begun, cli.ByteSize(e.StdoutBytes), cli.ByteSize(e.StderrBytes)}
+		return []string{e.ExecID, string(e.Status), end, took.String(), begun, cli.ByteSize(e.StdoutBytes),
+			cli.ByteSize(e.StderrBytes)}
 	})
 }
 
@@ -137,7 +139,8 @@ func newSandboxKillCmd(a *command) *cobra.Command {
 SIGKILL. The sandbox keeps running. The client that started the command gets the status killed.
 
 With --signal, only this signal is sent. The IDs of the commands are printed; commands that have exited are ignored.`,
-		Example: "  workcell sandbox kill mybox exe_…\n  workcell sandbox kill --signal INT mybox exe_…\n  workcell sandbox kill --all mybox",
+		Example: "  workcell sandbox kill mybox exe_…\n  workcell sandbox kill --signal INT mybox exe_…\n" +
+			"  workcell sandbox kill --all mybox",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || all == (len(args) > 1) {
 				return app.UsageError(errors.New("specify a sandbox and EXEC_IDs, or use --all"), listsCommands)
@@ -148,8 +151,10 @@ With --signal, only this signal is sent. The IDs of the commands are printed; co
 			return a.kill(ctx, s, ids, all, signal)
 		}),
 	})
-	cmd.Flags().BoolVar(&all, "all", false, "stop all running commands and, without --signal, leftover processes of finished commands")
-	cmd.Flags().StringVarP(&signal, "signal", "s", "", "`SIGNAL`: signal to send, for example INT or SIGINT (default SIGTERM, then SIGKILL)")
+	cmd.Flags().BoolVar(&all, "all", false,
+		"stop all running commands and, without --signal, leftover processes of finished commands")
+	cmd.Flags().StringVarP(&signal, "signal", "s", "",
+		"`SIGNAL`: signal to send, for example INT or SIGINT (default SIGTERM, then SIGKILL)")
 	return cmd
 }
 

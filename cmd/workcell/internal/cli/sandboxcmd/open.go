@@ -36,7 +36,8 @@ type sandboxOpenOptions struct {
 }
 
 func newSandboxOpenCmd(a *command) *cobra.Command {
-	o := &sandboxOpenOptions{root: "readonly", req: session.Request{Network: backend.NetworkNone, Pull: backend.PullMissing}}
+	o := &sandboxOpenOptions{root: "readonly",
+		req: session.Request{Network: backend.NetworkNone, Pull: backend.PullMissing}}
 	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags|cli.OutputFlags, &cobra.Command{
 		Use:   "open [flags]",
 		Short: "Create or open a sandbox and print its ID",
@@ -50,8 +51,9 @@ sandbox.
 With --idle-timeout, the sandbox is stopped after this idle time: its files are kept, and sandbox open and sandbox
 exec start it again. A sandbox is not idle while a process runs in it. With --idle-policy remove, or on a backend that
 cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
-		Example: "  id=$(workcell sandbox open --image python:3.11-slim)\n  workcell sandbox exec $id -- python3 -c 'print(6*7)'",
-		Args:    cobra.NoArgs,
+		Example: "  id=$(workcell sandbox open --image python:3.11-slim)\n" +
+			"  workcell sandbox exec $id -- python3 -c 'print(6*7)'",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.req.IdlePolicy == record.IdleStop && !cmd.Flags().Changed("idle-timeout") {
 				o.idle = session.DefaultIdleTimeout
@@ -68,21 +70,27 @@ cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
 	})
 	f := cmd.Flags()
 	f.StringVar(&o.name, "name", "", "`NAME`: name of the sandbox (default: random)")
-	f.StringVar(&o.req.Image, "image", "", "`IMAGE`: image to use (default "+frontmatter.DefaultImage(frontmatter.RuntimeBash)+", or the configured image for bash)")
+	f.StringVar(&o.req.Image, "image", "",
+		"`IMAGE`: image to use (default "+frontmatter.DefaultImage(frontmatter.RuntimeBash)+
+			", or the configured image for bash)")
 	f.StringVar(&o.req.User, "user", "", "`UID[:GID]`: user to run commands as (default "+backend.DefaultUser+")")
 	f.Var(cli.OneOf(&o.root, "readonly", "writable"), "root", "access to the image's file system")
 	f.Var(cli.OneOf(&o.req.Network, backend.NetworkNone, backend.NetworkBridge), "network", "network access of commands")
 	f.Var(cli.OneOf(&o.req.Pull, backend.PullMissing, backend.PullAlways, backend.PullNever), "pull",
 		"when to pull the image")
-	f.StringArrayVarP(&o.env, "env", "e", nil, "`NAME=VALUE`: environment variable for all commands; NAME alone passes on its local value (repeatable)")
-	f.StringArrayVar(&o.req.Caches, "cache", nil, "`NAME`: name of a cache that the sandbox can read, for example pip (repeatable)")
+	f.StringArrayVarP(&o.env, "env", "e", nil,
+		"`NAME=VALUE`: environment variable for all commands; NAME alone passes on its local value (repeatable)")
+	f.StringArrayVar(&o.req.Caches, "cache", nil,
+		"`NAME`: name of a cache that the sandbox can read, for example pip (repeatable)")
 	o.limits.addTo(cmd)
 	f.DurationVar(&o.idle, "idle-timeout", 0, "stop the sandbox after this idle time; 0 means never (default never, "+
 		session.DefaultIdleTimeout.String()+" with --idle-policy stop)")
 	f.Var(cli.OneOf(&o.req.IdlePolicy, record.IdleRemove, record.IdleStop), "idle-policy",
 		"stop or remove an idle sandbox (default stop, if that keeps its files)")
-	f.BoolVar(&o.rebuild, "rebuild", false, "rebuild the sandbox if its image or limits differ, and keep its workspace files")
-	f.DurationVar(&o.req.ExecTimeout, "exec-timeout", 0, "default timeout for commands (default "+sandbox.DefaultExecTimeout.String()+")")
+	f.BoolVar(&o.rebuild, "rebuild", false,
+		"rebuild the sandbox if its image or limits differ, and keep its workspace files")
+	f.DurationVar(&o.req.ExecTimeout, "exec-timeout", 0,
+		"default timeout for commands (default "+sandbox.DefaultExecTimeout.String()+")")
 	return cmd
 }
 
@@ -154,7 +162,8 @@ func conflictHint(ctx context.Context, m *app.Manager, conflict *session.Conflic
 		return rebuild
 	}
 	s := list[i]
-	return fmt.Sprintf("it has image %s, user %s, network %s, %d MiB of memory, and %d processes; omit the flags to open it as it is; %s",
+	return fmt.Sprintf("it has image %s, user %s, network %s, %d MiB of memory, and %d processes; omit the flags to "+
+		"open it as it is; %s",
 		s.Image, s.User, s.Network, s.Limits.MemoryBytes>>20, s.Limits.PIDs, rebuild)
 }
 
@@ -219,7 +228,55 @@ func checkUser(e environ.Lookup, user string) error {
 		return app.InvalidFlag("user", user, "use a numeric UID or UID:GID, for example 1000:1000")
 	}
 	if record.IsRoot(id) && !app.RootAllowed(e) {
-		return app.UsageError(fmt.Errorf("--user %s: root is not allowed in sandboxes", user), "set WORKCELL_ALLOW_ROOT=1 to allow it")
+		return app.UsageError(fmt.Errorf("--user %s: root is not allowed in sandboxes", user),
+			"set WORKCELL_ALLOW_ROOT=1 to allow it")
 	}
 	return nil
+}
+
+// limitFlags are the limits of a sandbox by flag, in the units of backend.LimitTable. A limit that is not set is zero.
+type limitFlags map[string]*int64
+
+// limitFlagNames returns the name in backend.LimitTable for each flag.
+func limitFlagNames() map[string]string {
+	return map[string]string{
+		"cpu": "cpu_millicores", "memory-mb": "memory_mb", "pids": "pids", "workspace-mb": "workspace_mb", "tmp-mb": "tmp_mb",
+		"shm-mb": "shm_mb",
+	}
+}
+
+func (f *limitFlags) addTo(cmd *cobra.Command) {
+	*f = limitFlags{}
+	for flag, name := range limitFlagNames() {
+		(*f)[flag] = cmd.Flags().Int64(flag, 0, limitUsage(name))
+	}
+}
+
+// limitUsage describes a limit with its unit, its range, and its default.
+func limitUsage(name string) string {
+	row := backend.LimitNamed(name)
+	least, most := row.Bounds()
+	unit := ""
+	if !strings.HasPrefix(row.What, row.Unit) {
+		unit = " " + row.Unit
+	}
+	usage := fmt.Sprintf("%s, %d to %d%s", row.What, least, most, unit)
+	if row.Default == 0 {
+		return usage
+	}
+	return fmt.Sprintf("%s (default %d)", usage, row.Default/row.Scale)
+}
+
+// limits returns the limits set by the flags. It returns an error that names the flag for limits that no engine can
+// enforce.
+func (f limitFlags) limits() (backend.Limits, error) {
+	var l backend.Limits
+	for flag, name := range limitFlagNames() {
+		row, value := backend.LimitNamed(name), *f[flag]
+		if least, most := row.Bounds(); value != 0 && (value < least || value > most) {
+			return l, app.InvalidFlag(flag, value, fmt.Sprintf("must be from %d to %d %s", least, most, row.Unit))
+		}
+		*row.Of(&l) = value * row.Scale
+	}
+	return l, nil
 }

@@ -147,5 +147,6 @@ func toRemove(
 
 // oneRun reports whether all sandboxes belong to the same run.
 func oneRun(list []session.Info) bool {
-	return len(list) > 0 && list[0].Run != "" && !slices.ContainsFunc(list, func(s session.Info) bool { return s.Run != list[0].Run })
+	return len(list) > 0 && list[0].Run != "" &&
+		!slices.ContainsFunc(list, func(s session.Info) bool { return s.Run != list[0].Run })
 }

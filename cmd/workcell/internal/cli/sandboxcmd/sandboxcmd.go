@@ -49,7 +49,9 @@ func first(args []string) []string { return args[:1] }
 
 // managed returns the RunE of a command that uses a manager. names returns the sandboxes in its arguments. It is nil
 // for commands without sandbox arguments.
-func (a *command) managed(state app.StateUse, names func(args []string) []string, do action) func(*cobra.Command, []string) error {
+func (a *command) managed(
+	state app.StateUse, names func(args []string) []string, do action,
+) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		use := app.Use{State: state}
 		if names != nil {

@@ -23,7 +23,8 @@ func newSandboxSnapshotCmd(a *command) *cobra.Command {
 		Short:   "Create, list, or remove workspace snapshots",
 		Long: `Create a snapshot of a sandbox's /workspace, or list its snapshots if you do not specify NAME. Commands are
 paused during the snapshot; if that is impossible, no snapshot is created. Snapshots are removed with the workspace.`,
-		Example: "  workcell sandbox snapshot mybox before\n  workcell sandbox snapshot mybox\n  workcell sandbox snapshot --remove mybox before",
+		Example: "  workcell sandbox snapshot mybox before\n  workcell sandbox snapshot mybox\n" +
+			"  workcell sandbox snapshot --remove mybox before",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if remove && len(args) != 2 {
 				return errors.New("--remove requires a sandbox and a snapshot name")
