@@ -91,8 +91,8 @@ func (a *App) ByBackend(ctx context.Context, use StateUse, sandboxes []string) (
 
 // whereElse adds the recorded engine of a sandbox to the error that this engine does not have the sandbox.
 func (m *Manager) whereElse(ctx context.Context, err error) error {
-	var unknown *UnknownSandbox
-	if !errors.As(err, &unknown) || m.Records == nil {
+	unknown, ok := errors.AsType[*UnknownSandbox](err)
+	if !ok || m.Records == nil {
 		return err
 	}
 	list, _ := Recorded(ctx, m.Records) // without the list, the error is still correct

@@ -39,8 +39,7 @@ func finish(ctx context.Context, stderr io.Writer, err error) int {
 		return 0
 	}
 	code, todo := app.Classify(err)
-	var sig signalError
-	if errors.As(context.Cause(ctx), &sig) {
+	if sig, ok := errors.AsType[signalError](context.Cause(ctx)); ok {
 		code, todo = sig.exitCode(), ""
 		if errors.Is(err, context.Canceled) {
 			err = sig

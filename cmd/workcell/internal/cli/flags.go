@@ -174,9 +174,8 @@ func (e *unknownChoice) Error() string {
 
 // flagError returns the error for an invalid command line.
 func flagError(cmd *cobra.Command, err error) error {
-	var bad *pflag.InvalidValueError
-	var unknown *unknownChoice
-	if errors.As(err, &bad) && errors.As(err, &unknown) {
+	bad, invalid := errors.AsType[*pflag.InvalidValueError](err)
+	if unknown, ok := errors.AsType[*unknownChoice](err); ok && invalid {
 		return app.InvalidFlag(bad.GetFlag().Name, bad.GetValue(), unknown.Error())
 	}
 	return app.UsageError(err, "see `"+cmd.CommandPath()+" --help`")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode"
@@ -152,9 +153,9 @@ func WriteTable(w io.Writer, header []string, rows [][]string) error {
 	return tw.Flush()
 }
 
-// WriteFacts writes lines with a name and a value. It omits empty values.
-func WriteFacts(w io.Writer, facts ...[2]string) {
-	for _, f := range facts {
+// WriteFacts writes lines with a name and a value. facts alternates between names and values. It omits empty values.
+func WriteFacts(w io.Writer, facts ...string) {
+	for f := range slices.Chunk(facts, 2) {
 		if f[1] != "" {
 			fmt.Fprintf(w, "%-10s%s\n", f[0], sanitize.Line(f[1]))
 		}

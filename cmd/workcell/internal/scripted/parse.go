@@ -50,8 +50,7 @@ func (p *parser) problem(n *yamlnode.Node, format string, args ...any) {
 
 // failExpr reports an error of package expr at its position in the scalar n.
 func (p *parser) failExpr(n *yamlnode.Node, err error) {
-	var e *expr.Error
-	if errors.As(err, &e) && e.Node != nil {
+	if e, ok := errors.AsType[*expr.Error](err); ok && e.Node != nil {
 		p.FailInside(n, e.Offset, "", "%v", err)
 		return
 	}

@@ -165,12 +165,8 @@ func (o *toolsOptions) list(ctx context.Context, server string) error {
 				rows = append(rows, toolRow{e.Tool.FullName(), e.Decision, e.MaxCalls, e.Tool.Description})
 			}
 		}
-		return o.Print(rows, func(w io.Writer) error {
-			var cells [][]string
-			for _, r := range rows {
-				cells = append(cells, []string{r.Tool, r.Decision, sanitize.Cut(r.Description, 80)})
-			}
-			return cli.WriteTable(w, []string{"TOOL", "DECISION", "DESCRIPTION"}, cells)
+		return cli.PrintList(o.Command, rows, []string{"TOOL", "DECISION", "DESCRIPTION"}, func(r toolRow) []string {
+			return []string{r.Tool, r.Decision, sanitize.Cut(r.Description, 80)}
 		})
 	})
 }

@@ -143,9 +143,8 @@ func newAgentCmd(a *command) *cobra.Command {
 
 // resultTable prints a result as text: the facts, and then the output.
 func resultTable(w io.Writer, res *workflow.Result) error {
-	cli.WriteFacts(w, [2]string{"outcome", string(res.Outcome)}, [2]string{"run", res.RunID},
-		[2]string{"workflow", res.Workflow},
-		[2]string{"steps", fmt.Sprint(res.Steps)}, [2]string{"duration", cli.Short(res.Duration)})
+	cli.WriteFacts(w, "outcome", string(res.Outcome), "run", res.RunID, "workflow", res.Workflow,
+		"steps", fmt.Sprint(res.Steps), "duration", cli.Short(res.Duration))
 	if res.Output == nil {
 		return nil
 	}

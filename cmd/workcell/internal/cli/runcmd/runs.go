@@ -214,10 +214,9 @@ func tokens(u *workflow.Usage) string {
 // printRun prints the run's finished attempts in the order of their end, and then its unfinished attempts. Below the
 // table, it prints the full text of truncated errors and the last output of failed commands.
 func printRun(w io.Writer, s app.RunDetail, now time.Time) error {
-	cli.WriteFacts(w, [2]string{"run", s.ID}, [2]string{"workflow", s.Workflow}, [2]string{"file", s.File},
-		[2]string{"backend", s.Backend}, [2]string{"state", s.State},
-		[2]string{"started", s.Started.Local().Format(time.DateTime)}, [2]string{"duration", took(s.RunView, now)},
-		[2]string{"tokens", tokens(s.Usage)}, [2]string{"cost", dollars(s.CostUSD)})
+	cli.WriteFacts(w, "run", s.ID, "workflow", s.Workflow, "file", s.File, "backend", s.Backend, "state", s.State,
+		"started", s.Started.Local().Format(time.DateTime), "duration", took(s.RunView, now),
+		"tokens", tokens(s.Usage), "cost", dollars(s.CostUSD))
 	fmt.Fprintln(w)
 	head := []string{"STEP", "TYPE", "ITERATION", "ATTEMPT", "STATUS", "DURATION", "TOKENS", "COST", "ERROR"}
 	if err := cli.WriteTable(w, head, steps(s)); err != nil {

@@ -289,8 +289,7 @@ func modelProblem(doc *frontmatter.Document) error {
 // workspaceProblem returns an error if the workflow's workspace cannot be copied.
 func workspaceProblem(ctx context.Context, wf *workflow.Workflow) error {
 	err := wf.CheckWorkspace(ctx)
-	var at *frontmatter.Error
-	if errors.As(err, &at) {
+	if at, ok := errors.AsType[*frontmatter.Error](err); ok {
 		at.Hint = "the path is relative to the workflow file; to use another directory, run with --workspace"
 	}
 	return err

@@ -39,8 +39,8 @@ func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
 	cmd.Flags().StringVarP(&f.user, "user", "u", "",
 		"`UID[:GID]`: user to "+dir+" as, or root; must be the sandbox's user")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		var unknown *pflag.NotExistError
-		if errors.As(err, &unknown) && slices.Contains([]string{"i", "t", "interactive", "tty"}, unknown.GetSpecifiedName()) {
+		unknown, ok := errors.AsType[*pflag.NotExistError](err)
+		if ok && slices.Contains([]string{"i", "t", "interactive", "tty"}, unknown.GetSpecifiedName()) {
 			return app.Fail(app.ExitExecProduct, err, dockerHint)
 		}
 		return app.Fail(app.ExitExecProduct, err,
@@ -228,18 +228,17 @@ func execError(err error) error {
 		return err
 	}
 	code := app.ExitExecProduct
-	var launch *sandbox.LaunchError
-	if errors.As(err, &launch) {
+	_, todo := app.Classify(err)
+	if launch, ok := errors.AsType[*sandbox.LaunchError](err); ok {
 		switch launch.Reason {
 		case sandbox.LaunchNotFound:
 			code = app.ExitExecMissing
 		case sandbox.LaunchNotExecutable:
 			code = app.ExitExecNoRun
 		}
-	}
-	_, todo := app.Classify(err)
-	if launch != nil && hint.Of(err) == nil {
-		todo = ""
+		if hint.Of(err) == nil {
+			todo = ""
+		}
 	}
 	return app.Fail(code, err, todo)
 }

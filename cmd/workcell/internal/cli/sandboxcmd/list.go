@@ -160,13 +160,10 @@ func (a *command) showSandbox(ctx context.Context, m *app.Manager, args []string
 	left, _ := admin.Abandoned(ctx, m.Manager) // as in ls
 	row := app.ViewSandbox(found, left...)
 	return a.Print(shownSandbox{row, found.Settings()}, func(w io.Writer) error {
-		cli.WriteFacts(w, [2]string{"id", row.ID}, [2]string{"name", row.Name}, [2]string{"user", row.UserName},
-			[2]string{"key", row.Key},
-			[2]string{"state", row.State}, [2]string{"ends", row.Ends}, [2]string{"reason", row.Reason},
-			[2]string{"image", row.Image}, [2]string{"runs as", row.User},
-			[2]string{"network", string(row.Network)}, [2]string{"backend", row.Backend},
-			[2]string{"isolation", string(row.Isolation)}, [2]string{"policy", row.Policy}, [2]string{"engine id", row.EngineID},
-			[2]string{"created", row.Created.Local().Format(time.DateTime)})
+		cli.WriteFacts(w, "id", row.ID, "name", row.Name, "user", row.UserName, "key", row.Key, "state", row.State,
+			"ends", row.Ends, "reason", row.Reason, "image", row.Image, "runs as", row.User,
+			"network", string(row.Network), "backend", row.Backend, "isolation", string(row.Isolation),
+			"policy", row.Policy, "engine id", row.EngineID, "created", row.Created.Local().Format(time.DateTime))
 		return nil
 	})
 }

@@ -127,8 +127,7 @@ func (o *sandboxOpenOptions) run(ctx context.Context, a *command) error {
 		}
 		p.Status("opening sandbox")
 		s, created, err := m.Open(ctx, key, req)
-		var conflict *session.ConflictError
-		if errors.As(err, &conflict) && !o.rebuild {
+		if conflict, ok := errors.AsType[*session.ConflictError](err); ok && !o.rebuild {
 			return app.Fail(app.ExitConflict, err, conflictHint(ctx, m, conflict))
 		}
 		if err == nil && !created && req.Prepare != nil {
