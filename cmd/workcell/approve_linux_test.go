@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// asking returns the arguments of a run whose code makes five calls that require approval.
+// asking returns the arguments of a run whose code makes five calls with required approval.
 func asking(t *testing.T) []string {
 	self, err := os.Executable()
 	if err != nil {

@@ -18,15 +18,15 @@ import (
 // commandIsOver is shown when a window's command has ended.
 const commandIsOver = "\x00over\x00"
 
-// window is a user's terminal with a command that runs on it.
+// window is a user's terminal with a running command.
 type window struct {
 	t      *testing.T
 	master *os.File // user's end
-	tty    *os.File // command's end; kept open to check its mode after the command has ended
+	tty    *os.File // command's end; kept open to check the mode after the end
 	found  unix.Termios
 	cmd    *exec.Cmd
 	over   chan struct{} // closed when the command has ended
-	shown  string        // output that was not awaited yet
+	shown  string        // output not awaited yet
 	more   chan string
 }
 

@@ -91,7 +91,7 @@ func TestSessionsLogs(t *testing.T) {
 		t.Errorf("the file has %d bytes of %d", len(whole), size)
 	}
 
-	b.run(7, "sandbox", "exec", "box", "--", "sh", "-c", "exit 7") // its output is not recorded
+	b.run(7, "sandbox", "exec", "box", "--", "sh", "-c", "exit 7") // not recorded
 	list := b.logs()
 	last := list[len(list)-1].ExecID
 	for _, c := range []struct {
@@ -168,7 +168,7 @@ func testKill(t *testing.T, b user, s *session.Session, start func(command strin
 		t.Errorf("kill says %q", stdout)
 	}
 	patient := start("trap 'exit 3' INT; echo ready; while :; do sleep 0.05; done")
-	for stdout := ""; stdout != "ready\n"; { // wait until it has set its trap
+	for stdout := ""; stdout != "ready\n"; { // wait for the trap
 		stdout, _ = b.run(0, "sandbox", "logs", "box", patient)
 	}
 	b.run(0, "sandbox", "kill", "--signal", "INT", "box", patient)

@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/session/transfer"
 )
 
-// TestCopyOfGrownFile verifies that a file that grew after it was listed is copied completely.
+// TestCopyOfGrownFile verifies that a file growing after the listing is copied completely.
 func TestCopyOfGrownFile(t *testing.T) {
 	t.Parallel()
 	_, s := ownedSandbox(t, append(testEnviron(t), "WORKCELL_BACKEND=local"))

@@ -116,7 +116,7 @@ func call(t *testing.T, method, url, body string) string {
 	return string(raw)
 }
 
-// stopServing stops the command with a signal, which is its normal end.
+// stopServing stops the command with a signal, the normal end.
 func stopServing(t *testing.T, cmd *exec.Cmd, stdout, stderr *buffertest.Buffer) {
 	t.Helper()
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil { // background jobs of a shell ignore interrupts

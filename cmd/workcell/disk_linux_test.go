@@ -31,7 +31,7 @@ func newDisk(t *testing.T) (dir string, u user) {
 	return dir, u
 }
 
-// refuses verifies that commands that create sandboxes fail with an error and a hint, because no record can be written.
+// refuses verifies that creating sandboxes fails with an error and a hint, because no record can be written.
 // Existing sandboxes must stay usable.
 func (u user) refuses(want, hint string) {
 	u.t.Helper()

@@ -27,7 +27,7 @@ func loopbackServer(t *testing.T, addr string) (at string, asked <-chan string) 
 	return l.Addr().String(), paths
 }
 
-// TestSessionsAllow verifies that the command of a step can connect to its workflow's allowed hosts in networks that
+// TestSessionsAllow verifies that the command of a step can connect to the workflow's allowed hosts in networks that
 // the operator allows. It can connect to an additional host after the operator allows it with another command.
 func TestSessionsAllow(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,7 @@ import (
 )
 
 // TestAgentWithAVendorsPlugin verifies an agent with the real OpenAI plugin and a server with OpenAI's wire format. The
-// first answer calls sandbox_exec, and the second returns its output. Key and address come from the environment.
+// first answer calls sandbox_exec, and the second returns the output. Key and address come from the environment.
 func TestAgentWithAVendorsPlugin(t *testing.T) {
 	t.Parallel()
 	mock := llmtest.New(func(n int, r llmtest.Request) llmtest.Answer {

@@ -39,7 +39,7 @@ func TestSessionsForward(t *testing.T) {
 		}
 		return address, func() (int, string) {
 			_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-			_ = cmd.Wait()                          // the test checks its exit code
+			_ = cmd.Wait()                          // the test checks the exit code
 			return cmd.ProcessState.ExitCode(), errs.String()
 		}
 	}
@@ -103,7 +103,7 @@ func TestSessionsWatch(t *testing.T) {
 			Event   string
 			Sandbox struct{ Name, State string }
 		}
-		for { // skip sandboxes that are being created or removed
+		for { // skip sandboxes in creation or removal
 			if err := events.Decode(&got); err != nil {
 				t.Fatal(err)
 			}
@@ -119,7 +119,7 @@ func TestSessionsWatch(t *testing.T) {
 	u.run(0, "sandbox", "rm", "before")
 	next("removed", "before", "removed")
 	_ = cmd.Process.Signal(syscall.SIGTERM)
-	_ = cmd.Wait() // the test checks its exit code
+	_ = cmd.Wait() // the test checks the exit code
 	if code := cmd.ProcessState.ExitCode(); code != app.ExitSignalBase+int(syscall.SIGTERM) {
 		t.Errorf("ended with %d", code)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// TestGCOfKilledPrograms verifies that `gc --yes` names the ended sandbox of a library program that it does not remove
-// yet, and removes an older one.
+// TestGCOfKilledPrograms verifies that `gc --yes` names the recently ended sandbox of a library program and removes an
+// older sandbox.
 func TestGCOfKilledPrograms(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")

@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 )
 
-// TestEveryCommandHasAnExample verifies that --help of every command has examples, and that each line is an existing
+// TestEveryCommandHasAnExample verifies that --help of every command has examples, and each line is an existing
 // command.
 func TestEveryCommandHasAnExample(t *testing.T) {
 	t.Parallel()

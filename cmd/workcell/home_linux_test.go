@@ -33,8 +33,8 @@ type leftRun struct {
 	} `json:"unfinished"`
 }
 
-// leaves runs a command whose results cannot be collected. It verifies that the command prints the reason and a remedy,
-// and keeps its sandbox.
+// leaves runs a command without collectable results. It verifies that the command prints the reason and a remedy,
+// and keeps the sandbox.
 func (u user) leaves(why string, args ...string) (r leftRun) {
 	u.t.Helper()
 	out, stderr := u.run(app.ExitFailed, append(args, "-o", "json")...)
@@ -52,7 +52,7 @@ func (u user) leaves(why string, args ...string) (r leftRun) {
 	return r
 }
 
-// TestFullDiskAtTheEnd verifies that a workflow or agent run can be resumed to collect its results if the disk of the
+// TestFullDiskAtTheEnd verifies that a workflow or agent run can be resumed to collect the results if the disk of the
 // state directory was too full for them.
 func TestFullDiskAtTheEnd(t *testing.T) {
 	t.Parallel()
@@ -133,8 +133,8 @@ func (u user) only() string {
 	return list[0].ID
 }
 
-// TestOutputThatCannotBeRead verifies that a run with an unreadable output does not finish, and that it can be resumed
-// after the output is fixed in its sandbox.
+// TestOutputThatCannotBeRead verifies that a run with an unreadable output does not finish and can be resumed
+// after the output is fixed in the sandbox.
 func TestOutputThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")
@@ -154,7 +154,7 @@ func TestOutputThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestKilledAgentRun verifies that an agent run whose process was killed is resumed in its sandbox and prints its
+// TestKilledAgentRun verifies that an agent run whose process was killed is resumed in the sandbox and prints the
 // answer.
 func TestKilledAgentRun(t *testing.T) {
 	t.Parallel()

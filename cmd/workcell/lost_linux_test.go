@@ -47,7 +47,7 @@ func (u user) start(args ...string) *running {
 	return r
 }
 
-// TestServerTakenForDead verifies that `workcell dev` ends with an error if its lease is lost.
+// TestServerTakenForDead verifies that `workcell dev` ends with an error if the lease is lost.
 func TestServerTakenForDead(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "waiting.yaml")
@@ -73,7 +73,7 @@ func TestServerEndsInOrder(t *testing.T) {
 	r.ends(0)
 }
 
-// TestServerAwaitsDatabase verifies that an MCP server starts without its database and outlives an outage that is
+// TestServerAwaitsDatabase verifies that an MCP server starts without the database and outlives an outage that is
 // longer than a lease. It is alive all the time, and ready while it reaches the database. SIGTERM is an orderly end.
 func TestServerAwaitsDatabase(t *testing.T) {
 	t.Parallel()
@@ -95,7 +95,7 @@ func TestServerAwaitsDatabase(t *testing.T) {
 		if err != nil {
 			return 0
 		}
-		res.Body.Close() //nolint:errcheck // its status is enough
+		res.Body.Close() //nolint:errcheck // the status is enough
 		return res.StatusCode
 	}
 	up := false
@@ -126,8 +126,8 @@ func TestServerAwaitsDatabase(t *testing.T) {
 	r.ends(0)
 }
 
-// TestRunTakenForDead verifies that a run whose process lost its lease ends in the middle of a step and keeps its
-// sandbox for the process that resumes the run.
+// TestRunTakenForDead verifies that a run whose process lost its lease ends in the middle of a step and keeps the
+// sandbox for the resuming process.
 func TestRunTakenForDead(t *testing.T) {
 	t.Parallel()
 	u, bury := lostUser(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 )
 
-// testImages replace the official images in tests, so that no registry is needed.
+// testImages replace the official images in tests, to avoid a registry.
 const testImages = "python:3.11-slim=workcell/python:3.11,node:20-slim=workcell/node:22,debian:bookworm-slim=workcell/debian:12"
 
 // TestMain lets scripts and tests run this binary as the workcell command in a separate process.
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs testdata/*.txtar with the real command and real engines. Each script has a separate state directory
-// and therefore a separate instance. Its remaining sandboxes are removed at the end.
+// and therefore a separate instance. The remaining sandboxes are removed at the end.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	runScripts(t, "testdata", "", nil)
@@ -119,12 +119,12 @@ func workcell(t *testing.T, args ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Args = append([]string{"workcell"}, args...) // the test binary selects its behavior by its name
+	cmd.Args = append([]string{"workcell"}, args...) // the test binary selects the behavior by name
 	return cmd
 }
 
 // testEnviron returns this process's environment with a new state directory and the test images. It removes all
-// variables that would make a run use external services. Remaining sandboxes are removed at the end of the test.
+// variables for external services. Remaining sandboxes are removed at the end of the test.
 func testEnviron(t *testing.T) []string {
 	t.Helper()
 	var out []string
@@ -169,7 +169,7 @@ func (u user) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run returns the output of a command and checks its exit code.
+// run returns the output of a command and checks the exit code.
 func (u user) run(code int, args ...string) (stdout, stderr string) {
 	u.t.Helper()
 	cmd := u.command(args...)
@@ -197,7 +197,7 @@ func (u user) sandboxes() []string {
 	return keys
 }
 
-// TestEngineThatHangs verifies commands with sockets that accept connections and never answer. The sockets stand for
+// TestEngineThatHangs verifies commands with accepting sockets without answers. The sockets stand for
 // Docker and containerd, and auto tries both.
 func TestEngineThatHangs(t *testing.T) {
 	t.Parallel()
@@ -229,7 +229,7 @@ func TestEngineThatHangs(t *testing.T) {
 	}
 }
 
-// silentSocket returns a socket that accepts connections and never answers.
+// silentSocket returns an accepting socket without answers.
 func silentSocket(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "workcell") // the path of t.TempDir is too long for a socket

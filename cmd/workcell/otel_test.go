@@ -51,7 +51,7 @@ func (c *collector) contains(s string) bool {
 // environment, a command line, a file, and an error.
 const canary = "canary-5f1e7a"
 
-// canaryRun writes a workflow, an agent, and a script that use the canary.
+// canaryRun writes a workflow, an agent, and a script with the canary.
 func canaryRun(t *testing.T) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -88,7 +88,7 @@ agents:
 	return []string{"run", filepath.Join(dir, "w.yaml"), "--model", "scripted/" + filepath.Join(dir, "s.yaml"), "--input", "secret=" + canary}
 }
 
-// runTraced runs the command with additional variables and returns its standard error.
+// runTraced runs the command with additional variables and returns standard error.
 func runTraced(t *testing.T, environ []string, args []string) string {
 	t.Helper()
 	cmd := workcell(t, args...)

@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/sandboxcmd"
 )
 
-// depot serves a tool that a setup downloads, and an index without packages. It delays the first answer until it is
+// depot serves a tool for a setup, and an index without packages. It delays the first answer until it is
 // released.
 type depot struct {
 	addr    string

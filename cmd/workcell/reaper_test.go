@@ -20,10 +20,10 @@ import (
 	"github.com/workcell-dev/workcell/session/record/sqlite"
 )
 
-// deadOwner is the id of a process that has ended.
+// deadOwner is the id of an ended process.
 const deadOwner = "aaaaaaaaaaaaaaaa"
 
-// TestReaperGivesUp verifies that a reaper without its engine exits when its sandboxes are overdue by a day, and not
+// TestReaperGivesUp verifies that a reaper without an engine exits when the sandboxes are overdue by a day, and not
 // earlier.
 func TestReaperGivesUp(t *testing.T) {
 	t.Parallel()
@@ -58,7 +58,7 @@ func TestReaperGivesUp(t *testing.T) {
 			}
 			cmd := workcell(t, "reaper", "--owner", deadOwner, "--backend", engines.Docker, "--state-dir", dir)
 			cmd.Env = []string{"DOCKER_HOST=unix:///nonexistent", "WORKCELL_DEBUG=1"}
-			out, err := cmd.StderrPipe() // it prints here that the engine does not answer
+			out, err := cmd.StderrPipe() // it reports the missing engine here
 			if err = errors.Join(err, cmd.Start()); err != nil {
 				t.Fatal(err)
 			}

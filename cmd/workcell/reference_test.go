@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "rewrite the reference pages of the comm
 
 var guestLines = regexp.MustCompile(`(?m)^(  guest |- \[workcell guest\]\().*\n`)
 
-// TestReference verifies that docs/reference/cli has a page for each command, with the text of its --help.
+// TestReference verifies that docs/reference/cli has a page for each command, with the text of --help.
 func TestReference(t *testing.T) {
 	t.Parallel()
 	const dir = "../../docs/reference/cli"

@@ -43,15 +43,15 @@ type running struct {
 	done   chan error
 }
 
-// startWaiting starts the workflow and returns when its step is waiting in the sandbox.
+// startWaiting starts the workflow and returns when the step is waiting in the sandbox.
 func startWaiting(t *testing.T, flags ...string) *running {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "waiting.yaml")
 	if err := os.WriteFile(path, []byte(waiting), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// A background job of a shell, for example this test, ignores interrupts. Its child processes inherit that. Go resets
-	// signals that it catches before it starts a child.
+	// A background job of a shell, for example this test, ignores interrupts. Child processes inherit this. Go resets
+	// caught signals before it starts a child.
 	catch := make(chan os.Signal, 1)
 	signal.Notify(catch, os.Interrupt)
 	t.Cleanup(func() { signal.Stop(catch) })
@@ -59,7 +59,7 @@ func startWaiting(t *testing.T, flags ...string) *running {
 	r := &running{user: newUser(t, "docker"), done: make(chan error, 1)}
 	r.cmd = r.command(append([]string{"run", path, "-o", "json"}, flags...)...)
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
-	// Tests may run with nohup. A child does not ignore a signal that is caught here.
+	// Tests may run with nohup. A child does not ignore a signal caught here.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -78,12 +78,12 @@ func startWaiting(t *testing.T, flags ...string) *running {
 	}
 }
 
-// runID returns the run's id from its progress output.
+// runID returns the run's id from the progress output.
 func (r *running) runID() string {
 	return regexp.MustCompile(`run_[a-z2-7]{26}`).FindString(r.stderr.String())
 }
 
-// ends waits for the run and checks its exit code.
+// ends waits for the run and checks the exit code.
 func (r *running) ends(code int) {
 	r.t.Helper()
 	select {
@@ -189,8 +189,8 @@ func TestKeepLeavesTheSandbox(t *testing.T) {
 	}
 }
 
-// TestRunWithoutReaders verifies that a run continues to its end if the reader of its progress is gone, and closes its
-// sandboxes if the reader of its result is gone.
+// TestRunWithoutReaders verifies that a run continues to the end if the reader of the progress is gone, and closes the
+// sandboxes if the reader of the result is gone.
 func TestRunWithoutReaders(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "flow.yaml")

@@ -33,8 +33,8 @@ import (
 type meterCollector struct {
 	*httptest.Server
 	mu   sync.Mutex          // guards the fields below
-	sums map[string]float64  // by metric: sum of its values or observations
-	text map[string][]string // by metric: values of its attributes
+	sums map[string]float64  // by metric: sum of the values or observations
+	text map[string][]string // by metric: values of the attributes
 }
 
 func newMeterCollector(t *testing.T) *meterCollector {
@@ -124,7 +124,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// callMCP runs an MCP server, calls one of its tools, waits for the answer, and hangs up.
+// callMCP runs an MCP server, calls a tool, waits for the answer, and hangs up.
 func callMCP(t *testing.T, environ, flags []string, call string) {
 	t.Helper()
 	cmd := workcell(t, append([]string{"mcp"}, flags...)...)
@@ -175,7 +175,7 @@ func documentedMetrics(t *testing.T) (names []string) {
 	return names
 }
 
-// TestAudit verifies that the audit log contains every decision and command of a run, in order, with its context.
+// TestAudit verifies that the audit log contains every decision and command of a run, in order, with context.
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "audit.jsonl")
@@ -267,7 +267,7 @@ func digestOf(t *testing.T, settings json.RawMessage) string {
 	return fmt.Sprintf("%x", sha256.Sum256(canonical))
 }
 
-// TestAuditOfMCP: what the guard refuses a client is on record with its rule.
+// TestAuditOfMCP: what the guard refuses a client is on record with the rule.
 func TestAuditOfMCP(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -341,7 +341,7 @@ func TestKeptTrace(t *testing.T) {
 	}
 }
 
-// TestTraceOfAKilledRun verifies that the trace contains the spans that ended one second before the process was killed.
+// TestTraceOfAKilledRun verifies that the trace contains the spans from one second before the process was killed.
 func TestTraceOfAKilledRun(t *testing.T) {
 	t.Parallel()
 	u, dir := newUser(t, "local"), t.TempDir()

@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// serveUI starts `workcell ui` and returns a client after its login. at is the server's URL.
+// serveUI starts `workcell ui` and returns a client after the login. at is the server's URL.
 func (u user) serveUI(args ...string) (c *http.Client, at string, stop func()) {
 	cmd := u.command(append([]string{"ui", "--no-open", "--listen", "127.0.0.1:0"}, args...)...)
 	out, err := cmd.StdoutPipe()
@@ -67,8 +67,8 @@ func (u user) fetch(c *http.Client, at string) string {
 	return string(body)
 }
 
-// TestUISandboxes verifies that the pages show a sandbox of another process, its commands with their output, and its
-// files, and that a second command finds the running server.
+// TestUISandboxes verifies that the pages show a sandbox of another process, the commands with output, and the
+// files, and a second command finds the running server.
 func TestUISandboxes(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")
@@ -114,7 +114,7 @@ func TestUISandboxes(t *testing.T) {
 	}
 }
 
-// TestUIApproves verifies that calls of a run without a terminal wait while a page is open, and that the page's answers
+// TestUIApproves verifies that calls of a run without a terminal wait while a page is open, and the page's answers
 // reach the code.
 func TestUIApproves(t *testing.T) {
 	t.Parallel()

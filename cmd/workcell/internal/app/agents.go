@@ -23,7 +23,7 @@ const maxScriptBytes = 8 << 20
 
 // HasKey reports whether a file has, at its top level, the key of another kind of file, and is not a workflow with
 // steps. It matches the text instead of parsing the file, because a hostile file may be expensive to parse, and only
-// the loaders limit that.
+// the loaders limit this cost.
 func HasKey(path string, key *regexp.Regexp) bool {
 	src, err := yamlnode.ReadUntrusted(path, maxScriptBytes)
 	return err == nil && len(src) < maxScriptBytes && key.Match(src) && !workflowKey.Match(src)
@@ -69,7 +69,7 @@ const AgentExt = ".prompt"
 // AgentFiles finds the file of an agent by the agent's name.
 type AgentFiles struct {
 	Dirs []string // searched in this order
-	near int      // number of directories, from the first on, that were found and not specified; they must not be links
+	near int      // number of directories, from the first on, found and not specified; they must not be links
 }
 
 // AgentsFor returns the directories of a workflow's agents. If dir is set, it is the only directory. Otherwise, the
@@ -123,7 +123,7 @@ func readAgent(path string) (*frontmatter.Document, error) {
 	return doc, nil
 }
 
-// List returns the names of all agents, sorted. Files that begin with an underscore are partials.
+// List returns the names of all agents, sorted. Files with a leading underscore are partials.
 func (a AgentFiles) List() []string {
 	var names []string
 	for _, dir := range a.Dirs {

@@ -32,15 +32,15 @@ type Options struct {
 	Mounts       []string
 	Pool         []string // IMAGE=N, from the servers' --pool flag
 	MaxSandboxes int      // maximum number of open sandboxes; 0 means no limit. Only servers have this flag.
-	NoReaper     bool     // if it is killed, other processes resume its runs
+	NoReaper     bool     // if it is killed, other processes resume the runs
 }
 
-// RunFlags are the flags of a run, except its file and its input. The journal stores them for the command that resumes
+// RunFlags are the flags of a run, except the file and the input. The journal stores them for the command resuming
 // the run.
 type RunFlags struct {
 	Backend      string   `json:"backend"`                 // empty if not set
-	MapImage     []string `json:"map_image,omitempty"`     // FROM=TO
-	AllowImage   []string `json:"allow_image,omitempty"`   // patterns
+	MapImage     []string `json:"map_image,omitempty"`     // FROM=TO, for example python:3=mirror.example/python:3
+	AllowImage   []string `json:"allow_image,omitempty"`   // patterns, for example python:3.*
 	Model        string   `json:"model,omitempty"`         // overrides the models in the agents' files
 	Prices       string   `json:"prices,omitempty"`        // file with model prices
 	TraceContent bool     `json:"trace_content,omitempty"` // include contents such as prompts and answers in traces
@@ -50,12 +50,12 @@ type RunFlags struct {
 	Audit        string   `json:"audit,omitempty"`         // audit log file for decisions and commands
 	AuditHash    bool     `json:"audit_hash,omitempty"`    // record hashes instead of arguments
 	Out          string   `json:"out,omitempty"`           // directory for outputs
-	Force        bool     `json:"force,omitempty"`         // overwrite existing files that differ
+	Force        bool     `json:"force,omitempty"`         // overwrite differing files
 	Apply        bool     `json:"apply,omitempty"`         // apply the run's patch if it succeeds
 	User         string   `json:"user,omitempty"`          // end user for agents with session: user
 	HostTools    string   `json:"host_tools,omitempty"`    // file with the servers of host tools
 
-	EgressAllowPrivate []string `json:"egress_allow_private,omitempty"` // networks
+	EgressAllowPrivate []string `json:"egress_allow_private,omitempty"` // networks, for example 10.0.0.0/8
 
 	PipIndex    string `json:"pip_index,omitempty"`    // replaces pypi.org
 	NpmRegistry string `json:"npm_registry,omitempty"` // replaces npm's default registry

@@ -17,11 +17,11 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// desk asks for approvals of host tool calls. It stores each call, so that other processes can answer too. The first
+// desk asks for approvals of host tool calls. It stores each call to allow answers of other processes. The first
 // answer counts.
 type desk struct {
 	store runstore.Store
-	owner string                           // owner in the store; its calls are withdrawn if it dies
+	owner string                           // owner in the store; calls of a dead owner are withdrawn
 	wait  bool                             // wait for other processes even if no approver is present
 	here  hosttools.Approver               // asks a person directly; nil for none
 	who   string                           // name of the person whom here asks
@@ -125,7 +125,7 @@ func withdraw(ctx context.Context, j runstore.Store, q runstore.Approval) {
 	_ = j.Answer(ctx, q) // after an error, another process withdraws it when this process has ended
 }
 
-// openApprovals returns the calls that wait for approval, oldest first, and whether an approver is present. It
+// openApprovals returns the open calls, oldest first, and whether an approver is present. It
 // withdraws the calls and approvers of dead processes.
 func openApprovals(ctx context.Context, j runstore.Store) (open []runstore.Approval, present bool, err error) {
 	list, err := j.Approvals(ctx, "")
@@ -146,13 +146,13 @@ func openApprovals(ctx context.Context, j runstore.Store) (open []runstore.Appro
 	return open, present, err
 }
 
-// Approvals returns the calls that wait for approval, oldest first.
+// Approvals returns the calls waiting for approval, oldest first.
 func (a *App) Approvals(ctx context.Context, j runstore.Store) ([]runstore.Approval, error) {
 	list, _, err := openApprovals(ctx, j)
 	return list, err
 }
 
-// Answer answers a call that waits for approval, by its id or a unique prefix of its id. by is the name of the person
+// Answer answers a waiting call by id or by a unique prefix of the id. by is the name of the person
 // who answers.
 func (a *App) Answer(
 	ctx context.Context, j runstore.Store, id string, d hosttools.Decision, by string,
@@ -175,7 +175,7 @@ func (a *App) Answer(
 	return q, err
 }
 
-// Attend registers this process as a present approver, so that calls wait for an answer instead of being refused. It
+// Attend registers this process as a present approver, to keep calls waiting for an answer instead of refusing them. It
 // ends with leave, with the process, or if the owner in the records is lost.
 func (a *App) Attend(
 	ctx context.Context, j runstore.Store, records state.Records,

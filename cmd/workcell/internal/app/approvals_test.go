@@ -23,7 +23,7 @@ type office struct {
 	journal runstore.Store
 	records state.Records
 	owner   string
-	leave   func() error // ends the process that asks
+	leave   func() error // ends the asking process
 	said    chan string
 }
 
@@ -69,7 +69,7 @@ type outcome struct {
 	err error
 }
 
-// ask starts a call with a time limit, and returns the channel of its outcome.
+// ask starts a call with a time limit, and returns the channel of the outcome.
 func (o *office) ask(d *desk, args string, limit time.Duration) chan outcome {
 	out := make(chan outcome, 1)
 	go func() {
@@ -97,7 +97,7 @@ func (o *office) await(n int) []runstore.Approval {
 	}
 }
 
-// TestAnswersOfOtherProcesses verifies the answers to a call that waits, and the errors of later answers.
+// TestAnswersOfOtherProcesses verifies the answers to a waiting call, and the errors of later answers.
 func TestAnswersOfOtherProcesses(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
@@ -130,7 +130,7 @@ func TestAnswersOfOtherProcesses(t *testing.T) {
 	}
 }
 
-// TestOneAnswer verifies that exactly one of a terminal and several processes answers a call, and that all others learn
+// TestOneAnswer verifies that exactly one of a terminal and several processes answers a call, and all others learn
 // whose answer counts.
 func TestOneAnswer(t *testing.T) {
 	t.Parallel()
@@ -206,7 +206,7 @@ func TestUnansweredCalls(t *testing.T) {
 		t.Errorf("after the time limit: %+v", got)
 	}
 	o.await(0)
-	// The process that asks is suspended, so it cannot withdraw.
+	// The asking process is suspended, so it cannot withdraw.
 	stored("suspended", -time.Second)
 	o.await(0)
 	refused("suspended", "has timed out")

@@ -38,7 +38,7 @@ func (a *App) load() (*config.Config, error) {
 	return c, a.checkMounts(mounts)
 }
 
-// defaults returns the default settings of sandboxes. A resumed run keeps its original defaults. Otherwise, they come
+// defaults returns the default settings of sandboxes. A resumed run keeps the original defaults. Otherwise, they come
 // from the configuration.
 func (a *App) defaults(c *config.Config) session.Defaults {
 	isolation := c.Isolation.Stricter(a.opts.Isolation)
@@ -54,8 +54,8 @@ func (a *App) defaults(c *config.Config) session.Defaults {
 	}
 }
 
-// checkMounts refuses mounts of Workcell's own directories. Code that can read them could learn about other sandboxes.
-// Code that can write to them would get the command's privileges.
+// checkMounts refuses mounts of Workcell's own directories. Code with read access could learn about other sandboxes.
+// Code with write access would get the command's privileges.
 func (a *App) checkMounts(list []backend.Mount) error {
 	if len(list) == 0 {
 		return nil
@@ -85,7 +85,7 @@ func (a *App) checkMounts(list []backend.Mount) error {
 	return nil
 }
 
-// configFlags returns the values of the flags that are also configuration settings.
+// configFlags returns the values of the flags with a configuration setting.
 func (a *App) configFlags() map[string][]string {
 	o := a.opts
 	flags := map[string][]string{"allow-image": o.AllowImage, "map-image": o.MapImage, "mount": o.Mounts, "pool": o.Pool}

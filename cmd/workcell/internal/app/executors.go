@@ -20,7 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// executorImages returns the images of coding agents that are set in the environment.
+// executorImages returns the images of coding agents in the environment.
 func (a *App) executorImages() map[string]string {
 	images := map[string]string{}
 	for _, command := range frontmatter.ExecutorCommands() {
@@ -31,7 +31,7 @@ func (a *App) executorImages() map[string]string {
 	return images
 }
 
-// modelUses returns the models of agents: the models used by Genkit, and the models that coding agents use through the
+// modelUses returns the models of agents: the models used by Genkit, and the models used by coding agents through the
 // model proxy.
 func (h *Host) modelUses() (genkit, coding []models.Use, err error) {
 	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
@@ -114,7 +114,7 @@ func (h *Host) modelProxy(uses []models.Use) (*model.Proxy, error) {
 	return model.New(slices.Collect(maps.Values(byName)), opts)
 }
 
-// CheckModel checks the value of --model early, so that the user does not have to wait for an engine.
+// CheckModel checks the value of --model early, to avoid waiting for an engine.
 func (a *App) CheckModel() error {
 	if _, isScript := scriptOf(a.opts.Model); isScript || a.opts.Model == "" {
 		return nil
@@ -145,10 +145,10 @@ func checkCoding(command, name string) error {
 	return nil
 }
 
-// errNoModel means that an agent's file has no model. The hint contains the file.
+// errNoModel means an agent's file has no model. The hint contains the file.
 var errNoModel = errors.New("has no model")
 
-// CodingTasks are the coding agents that `mcp --executors` offers as tasks.
+// CodingTasks are the coding agents offered as tasks by `mcp --executors`.
 type CodingTasks struct {
 	Agents []string // "command", or "command=provider/model"
 	Budget float64  // USD per task; zero means no limit

@@ -34,7 +34,7 @@ const (
 	ExitSignalBase  = 128
 )
 
-// ExitWith returns an error that sets the exit code and prints nothing, because the output already contains the result.
+// ExitWith returns an error with an exit code and no text, because the output already contains the result.
 func ExitWith(code int) error { return Fail(code, nil, "") }
 
 // Fail returns an error with an exit code and a hint.
@@ -125,6 +125,6 @@ func classOf(err error) (code int, hint string) {
 }
 
 // catchBrokenPipes permanently turns writes to a closed pipe into errors instead of killing the process. A run then
-// continues after the reader of its progress is gone, and closes its sandboxes if the reader of its result is gone.
+// continues after the reader of the progress is gone, and closes the sandboxes if the reader of the result is gone.
 // Child processes do not inherit the signal handler, unlike an ignored signal.
 func catchBrokenPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }

@@ -15,10 +15,10 @@ import (
 	"github.com/workcell-dev/workcell/session/cache"
 )
 
-// grantsDir returns the directory for additional hosts that operators allow for running sandboxes.
+// grantsDir returns the directory for additional hosts allowed by operators for running sandboxes.
 func grantsDir(dir state.Dir) string { return dir.Path("egress") }
 
-// AllowHosts allows a sandbox to reach more hosts until the process with its gateway exits.
+// AllowHosts allows a sandbox to reach more hosts until the process with the gateway exits.
 func (m *Manager) AllowHosts(id string, hosts ...string) error {
 	return egress.Allow(grantsDir(m.place.Dir), id, hosts...)
 }
@@ -40,7 +40,7 @@ func (a *App) egress(dir state.Dir) (*egress.Gateway, error) {
 	return egress.New(o)
 }
 
-// Services returns the HTTP services that are configured.
+// Services returns the configured HTTP services.
 func (a *App) Services() (*services.Gateway, error) {
 	conf, err := a.Config()
 	if err != nil {
@@ -49,7 +49,7 @@ func (a *App) Services() (*services.Gateway, error) {
 	return services.New(conf.Services, &services.Options{Log: a.Logger()})
 }
 
-// checkServices returns the problems of the services that an agent uses, and missing credentials.
+// checkServices returns the problems of the services used by an agent, and missing credentials.
 func (a *App) checkServices(doc *frontmatter.Document) error {
 	g, err := a.Services()
 	if err != nil || doc.Sandbox == nil {
@@ -62,7 +62,7 @@ func (a *App) checkServices(doc *frontmatter.Document) error {
 	return errors.Join(errs...)
 }
 
-// ServiceProblems returns services that an agent uses and that are not configured.
+// ServiceProblems returns services used by an agent and missing in the configuration.
 func ServiceProblems(g *services.Gateway, doc *frontmatter.Document) error {
 	if doc.Sandbox == nil {
 		return nil

@@ -189,7 +189,7 @@ func (e keyless) Error() string { return e.text }
 
 func (e keyless) Unwrap() error { return e.error }
 
-// resume skips the recorded answers that an interrupted run already used. Continued conversations keep their answers.
+// resume skips the recorded answers already used by an interrupted run. Continued conversations keep their answers.
 // Attempts that restart from the beginning use their answers again.
 func (h *Host) resume(entries []workflow.Entry) {
 	if h.script == nil {
@@ -250,8 +250,8 @@ func (h *Host) keepTrace(runID string) {
 	}
 }
 
-// WithHost runs fn with agents, an engine and progress, and ends them all: sandboxes that are not kept are closed and
-// traces are sent, whether or not ctx has ended. oneRun says that fn is one run, whose spans are kept.
+// WithHost runs fn with agents, an engine and progress, and ends them all: sandboxes not kept are closed and
+// traces are sent, whether or not ctx has ended. oneRun means fn is one run, whose spans are kept.
 func (a *App) WithHost(
 	ctx context.Context, use Use, files map[string]string, oneRun bool, fn func(context.Context, *Host) error,
 ) error {
@@ -296,7 +296,7 @@ func (a *App) Observe(
 	return fn(ctx, tel)
 }
 
-// hosting is like WithHost, for callers that have already started process-wide resources: the audit in ctx, and traces.
+// hosting is like WithHost, for callers with already started process-wide resources: the audit in ctx, and traces.
 func (a *App) hosting(
 	ctx context.Context, tel *otelsetup.Tracing, use Use, files map[string]string, oneRun bool,
 	fn func(context.Context, *Host) error,

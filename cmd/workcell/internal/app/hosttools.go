@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
 )
 
-// needHostTools refuses to begin a run whose agents name tools of servers that no file names.
+// needHostTools refuses to begin a run whose agents name tools of servers missing in the file.
 func (h *Host) needHostTools() error {
 	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
 		if doc := h.docs[name]; h.hosts == nil && doc.Sandbox != nil && doc.Sandbox.HostTools != nil {
@@ -65,7 +65,7 @@ func (a *App) OpenHostTools(ctx context.Context, eager bool) (*hosttools.Registr
 	return hosts, nil
 }
 
-// HostToolProblems returns problems for host tools in an agent's file that do not exist.
+// HostToolProblems returns problems for nonexistent host tools in an agent's file.
 func HostToolProblems(ctx context.Context, r *hosttools.Registry, doc *frontmatter.Document) error {
 	if r == nil || doc.Sandbox == nil || doc.Sandbox.HostTools == nil {
 		return nil

@@ -42,7 +42,7 @@ func SchemaOf(wf *workflow.Workflow) (map[string]any, error) {
 	return map[string]any{"properties": properties, "additionalProperties": false}, nil
 }
 
-// Unset returns the names that the template of an agent without an input schema prints and that input does not set.
+// Unset returns the names printed by the template of an agent without an input schema and not set in input.
 // It ignores names in helpers and blocks, such as {{#if x}}.
 func Unset(wf *workflow.Workflow, input map[string]any) (unset []string) {
 	doc := wf.Agent()
@@ -68,7 +68,7 @@ func Unset(wf *workflow.Workflow, input map[string]any) (unset []string) {
 	return unset
 }
 
-// tags matches template tags. plainTag matches tags that read at most one input: {{x.y}}, {{{x}}}, {{#if x}}, and
+// tags matches template tags. plainTag matches tags reading at most one input: {{x.y}}, {{{x}}}, {{#if x}}, and
 // {{/if}}.
 var (
 	tags     = regexp.MustCompile(`\{\{[^{}]*\}\}`)
@@ -176,7 +176,7 @@ func schemaType(v any) string {
 	return ""
 }
 
-// KnownInput returns an error for a name that is not a field of an agent, or that is not a valid input name. A schema
+// KnownInput returns an error for a name other than a field of an agent, or an invalid input name. A schema
 // may allow other names, but the agent's file then does not use them.
 func KnownInput(name string, fields map[string]string) error {
 	_, known := fields[name]
@@ -195,7 +195,7 @@ func KnownInput(name string, fields map[string]string) error {
 	return fmt.Errorf("unknown input %s, available inputs are %s", sanitize.Cut(name, 60), strings.Join(names, ", "))
 }
 
-// textField returns the field that receives a plain text.
+// textField returns the field for plain text.
 func textField(fields map[string]string) (string, error) {
 	names := slices.Sorted(maps.Keys(fields))
 	for _, name := range []string{"input", "task"} {
@@ -214,7 +214,7 @@ func textField(fields map[string]string) (string, error) {
 		"use NAME=VALUE with "+strings.Join(names, ", "))
 }
 
-// typedValue parses the value of an input as JSON if the type of its field is not text. If guess is set, it also parses
+// typedValue parses the value of an input as JSON if the type of the field is not text. If guess is set, it also parses
 // values of fields without a type.
 func typedValue(name, want, text string, guess bool) (any, error) {
 	if want == "string" || want == "" && !guess {

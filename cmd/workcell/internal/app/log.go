@@ -38,7 +38,7 @@ func newLineLog(w io.Writer) *lineLog { return &lineLog{mu: &sync.Mutex{}, w: w}
 // Enabled reports whether a record is a warning or an error.
 func (l *lineLog) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
 
-// WithAttrs returns a log that adds attributes to each record.
+// WithAttrs returns a log with additional attributes in each record.
 func (l *lineLog) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &lineLog{l.mu, l.w, append(slices.Clip(l.attrs), attrs...)}
 }

@@ -41,7 +41,7 @@ type Use struct {
 	Join       bool              // several servers share the sandboxes (session.Options.Join)
 }
 
-// Manager is a session.Manager with the records of its sandboxes.
+// Manager is a session.Manager with the records of the sandboxes.
 type Manager struct {
 	*session.Manager
 	app     *App
@@ -53,7 +53,7 @@ type Manager struct {
 	Engine  string        // engine ID in the records; empty without records
 }
 
-// OpenManager connects to an engine and returns a manager with this installation's identity and its sandbox records. If
+// OpenManager connects to an engine and returns a manager with this installation's identity and sandbox records. If
 // the command specifies sandboxes and --backend is not set, the engine is the recorded engine of the first sandbox.
 // Sandboxes without a record use the configured engine. After closing or detaching the manager, the caller must call
 // Done.
@@ -98,7 +98,7 @@ func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) 
 		return nil, err
 	}
 	if name == engines.Local {
-		opts.Defaults.Images = nil // the local backend has no images; its image names stand for host programs
+		opts.Defaults.Images = nil // the local backend has no images; image names stand for host programs
 	}
 	if m.Records != nil {
 		m.Engine = opts.Engine
@@ -114,7 +114,7 @@ func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) 
 	return m, err
 }
 
-// sessionOptions returns the options of a manager, without its engine and its records.
+// sessionOptions returns the options of a manager, without the engine and the records.
 func (a *App) sessionOptions(conf *config.Config, dir state.Dir, use Use) (*session.Options, error) {
 	opts := &session.Options{
 		Logger: a.Logger(), AllowRoot: RootAllowed(a.opts.Env), MaxSandboxes: a.opts.MaxSandboxes, Join: use.Join,
@@ -160,7 +160,7 @@ func (m *Manager) NewIsolation() backend.Isolation {
 	return m.Backend().Capabilities().Isolation[m.runtime]
 }
 
-// WithManager runs fn with a manager that leaves every sandbox as it is when fn is done. All of it is one trace.
+// WithManager runs fn with a manager and then leaves every sandbox as it is. All of it is one trace.
 func (a *App) WithManager(ctx context.Context, use Use, fn func(context.Context, *Manager) error) (err error) {
 	ctx, tel, err := a.startTracing(ctx, false)
 	if err != nil {
@@ -178,7 +178,7 @@ func (a *App) WithManager(ctx context.Context, use Use, fn func(context.Context,
 	return m.whereElse(ctx, fn(ctx, m))
 }
 
-// spanError returns the error for a command's span. The exit code of a program that the command ran is not an error.
+// spanError returns the error for a command's span. The exit code of a program is not an error.
 func spanError(err error) error {
 	if IsResult(err) {
 		return nil

@@ -54,7 +54,7 @@ func (a *App) openQueue(ctx context.Context, what string) (*queue, error) {
 	return &queue{q, runsIn(place.Dir)}, nil
 }
 
-// Detach adds a run to the queue and returns its first journal entry.
+// Detach adds a run to the queue and returns the first journal entry.
 func (a *App) Detach(ctx context.Context, p *Program, input map[string]any) (workflow.Entry, error) {
 	flags := a.opts.RunFlags
 	flags.Defaults = &session.Defaults{
@@ -86,7 +86,7 @@ func (a *App) Detach(ctx context.Context, p *Program, input map[string]any) (wor
 	return e, nil
 }
 
-// detachedNote returns the note of a run for the worker that runs it. The paths in it are only for information, because
+// detachedNote returns the note of a run for the worker. The paths in it are only for information, because
 // the worker uses the files in the parcel.
 func (a *App) detachedNote(wf *workflow.Workflow) (string, error) {
 	o := a.opts
@@ -187,7 +187,7 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n runNote) error {
 	return q.kept.KeepNote(r.ID, note)
 }
 
-// localFlag returns a flag of a run that applies to one host, or the flag for a configured value of this kind, and a
+// localFlag returns a flag of a run for one host only, or the flag for a configured value of this kind, and a
 // hint for --detach. Both are empty if there is no such flag.
 func (f RunFlags) localFlag() (name, todo string) {
 	d := cmp.Or(f.Defaults, &session.Defaults{})
@@ -264,7 +264,7 @@ func (a *App) fetchRun(ctx context.Context, q *queue, r runstore.Run, n *runNote
 	}
 	file := files.Workflow
 	if name, ok := strings.CutSuffix(filepath.Base(file), AgentExt); ok {
-		file = files.Agents[name] // next to its partials
+		file = files.Agents[name] // next to the partials
 	}
 	wf, err := loadFile(file, func(name string) (*frontmatter.Document, error) {
 		path, ok := files.Agents[name]
@@ -276,7 +276,7 @@ func (a *App) fetchRun(ctx context.Context, q *queue, r runstore.Run, n *runNote
 	return &Program{Workflow: wf, Files: files.Agents, close: remove}, err
 }
 
-// keepIn returns a function that stores the results of a run in the queue for all hosts.
+// keepIn returns a function to store the results of a run in the queue for all hosts.
 func (a *App) keepIn(q *queue) func(context.Context, string) error {
 	return func(ctx context.Context, runID string) error {
 		err := parcel.KeepMade(ctx, q.Queue, runID, q.kept)
@@ -289,7 +289,7 @@ func (a *App) keepIn(q *queue) func(context.Context, string) error {
 	}
 }
 
-// openFetched opens the results of a run that another host executed.
+// openFetched opens the results of a run on another host.
 func (a *App) openFetched(ctx context.Context, runID string) (string, *runfiles.Archive, error) {
 	q, err := a.openQueue(ctx, "a detached run")
 	if err != nil {

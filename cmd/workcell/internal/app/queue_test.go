@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestDetachStays verifies the flags that keep a run from being detached, before and after its start.
+// TestDetachStays verifies the flags preventing a run from being detached, before and after its start.
 func TestDetachStays(t *testing.T) {
 	t.Parallel()
 	some := []string{"x"}

@@ -29,7 +29,7 @@ func runsIn(dir state.Dir) runfiles.Dir { return runfiles.Dir(dir.Path("runs")) 
 // runFiles is like App.RunFiles.
 func (m *Manager) runFiles() runfiles.Dir { return runsIn(m.place.Dir) }
 
-// snapshotsIn returns an owner's directory for the initial files of sandboxes that no later process resumes.
+// snapshotsIn returns an owner's directory for the initial files of sandboxes without a later process.
 func snapshotsIn(dir state.Dir, owner string) runfiles.Dir {
 	return runfiles.Dir(dir.Path("snapshots", owner))
 }
@@ -48,7 +48,7 @@ func dropSnapshots(ctx context.Context, j runstore.Store, dir state.Dir) error {
 	return errors.Join(errs...)
 }
 
-// dropBegun deletes the initial files of runs that have finished. They remain if a process was killed at the end of its
+// dropBegun deletes the initial files of finished runs. They remain if a process was killed at the end of the
 // run, or before another process ended the run.
 func dropBegun(ctx context.Context, j runstore.Store, kept runfiles.Dir) error {
 	ids, err := kept.Begun()
@@ -96,8 +96,8 @@ func (a *App) ForgetOldRuns(ctx context.Context) error {
 	return nil
 }
 
-// checkHome checks flags for results that the run cannot produce. It returns the output directory with links resolved,
-// and its existing files.
+// checkHome checks flags for impossible results. It returns the output directory with links resolved,
+// and the existing files.
 func (a *App) checkHome(want []string, workspace string) (dir string, before patch.Stamps, err error) {
 	switch {
 	case a.opts.Apply && workspace == "":
@@ -112,13 +112,13 @@ func (a *App) checkHome(want []string, workspace string) (dir string, before pat
 			`add them, for example outputs: [report.csv, "dist/**"]`)
 	}
 	if dir, err = WithoutLinks(a.opts.Out); err != nil {
-		// Resolve links now, so that a link created during the run is not followed.
+		// Resolve links now, to avoid following a link created during the run.
 		return "", nil, UsageError(fmt.Errorf("--out: %w", err), "")
 	}
 	return dir, patch.Stamp(dir, rules.Globs(want).In(os.DirFS(dir))), nil
 }
 
-// WithoutLinks returns the path of a directory with its links resolved. The directory may be missing.
+// WithoutLinks returns the path of a directory with links resolved. The directory may be missing.
 func WithoutLinks(dir string) (string, error) {
 	exact, err := filepath.EvalSymlinks(dir)
 	if above := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && above != dir {
@@ -175,7 +175,7 @@ func (h *Host) bringHome(home homecoming) error {
 	return err
 }
 
-// Counted returns a number with its noun, in singular or plural.
+// Counted returns a number with a noun, in singular or plural, for example "1 file" and "2 files".
 func Counted(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -281,14 +281,14 @@ func (a *App) OpenResults(ctx context.Context, id string) (string, *runfiles.Arc
 		fmt.Errorf("run %s has no results: no outputs, and no workspace copied from a directory", r.ID), "")
 }
 
-// Changes are a run's changes to its workspace.
+// Changes are a run's changes to the workspace.
 type Changes struct {
 	Run   string
-	Dir   string // directory that was copied into the workspace; empty if another host executed the run
+	Dir   string // directory copied into the workspace; empty if another host executed the run
 	Patch *patch.Patch
 }
 
-// RunChanges returns the changes of a run by its id or a prefix of it.
+// RunChanges returns the changes of a run by id or id prefix.
 func (a *App) RunChanges(ctx context.Context, id string) (c Changes, err error) {
 	run, made, err := a.OpenResults(ctx, id)
 	if err != nil {

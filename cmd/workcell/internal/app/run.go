@@ -34,7 +34,7 @@ type runSpec struct {
 // error.
 type ShowResult func(wf *workflow.Workflow, res *workflow.Result, got Answer, err error) error
 
-// Run runs a workflow and collects its results.
+// Run runs a workflow and collects the results.
 func (a *App) Run(ctx context.Context, p *Program, input map[string]any, show ShowResult) error {
 	workspace := a.place(p.Workflow)
 	dir, before, err := a.checkHome(p.Outputs(), workspace.Dir)
@@ -125,7 +125,7 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 	return errors.Join(runError(err), res.Cleanup, home)
 }
 
-// keepNote stores the note of a new run on this host, if its journal is in a database.
+// keepNote stores the note of a new run on this host, if the journal is in a database.
 func (h *Host) keepNote(first workflow.Event, note string) {
 	if first.Kind != workflow.EventRunStarted || h.m.place.URL == "" {
 		return
@@ -143,7 +143,7 @@ func (a *App) place(wf *workflow.Workflow) transfer.Place {
 	return wf.Workspace()
 }
 
-// retention returns how long the sandboxes of a run are kept after its end.
+// retention returns how long the sandboxes of a run are kept after the end.
 func (h *Host) retention() time.Duration {
 	if h.opts.Keep {
 		return h.m.conf.KeepSandboxes
@@ -151,7 +151,7 @@ func (h *Host) retention() time.Duration {
 	return 0
 }
 
-// runError sets the exit codes of failures that are not caused by the run itself.
+// runError sets the exit codes of failures not caused by the run itself.
 func runError(err error) error {
 	var we *workflow.Error
 	switch {
@@ -172,7 +172,7 @@ func runError(err error) error {
 	}
 }
 
-// showKept lists the sandboxes that a run keeps.
+// showKept lists the kept sandboxes of a run.
 func (h *Host) showKept(ctx context.Context, run string) {
 	if !h.opts.Keep {
 		return
@@ -211,7 +211,7 @@ func (a Answer) used() string {
 		Counted(a.ToolCalls, "tool call"), a.InputTokens, a.OutputTokens, cost)
 }
 
-// answers makes the host store its agents' answers. The returned function returns an empty Answer if no agent ran in
+// answers makes the host store the agents' answers. The returned function returns an empty Answer if no agent ran in
 // this process.
 func (h *Host) answers(wf *workflow.Workflow) func() Answer {
 	if wf.Agent() != nil && h.p != nil {
@@ -259,7 +259,7 @@ func (h *Host) leave(ctx context.Context, checkpoints bool, res *workflow.Result
 	return h.m.Detach(context.WithoutCancel(ctx))
 }
 
-// ReturnTo returns the command that restarts a run from the step at path.
+// ReturnTo returns the command to restart a run from the step at path.
 func ReturnTo(runID, path string) string {
 	step, _, _ := strings.Cut(strings.NewReplacer(".", "/", "[", "/").Replace(cmp.Or(path, "STEP")), "/")
 	return fmt.Sprintf("workcell runs resume %s --from %s", runID, step)

@@ -23,7 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// runNote is the journal's note on a run, for the command that resumes it. Paths are absolute.
+// runNote is the journal's note on a run, for resuming it. Paths are absolute.
 type runNote struct {
 	RunFlags
 	Workflow string `json:"workflow"`
@@ -82,7 +82,7 @@ func RunState(ctx context.Context, j runstore.Store, r runstore.Run) (string, er
 	return RunInterrupted, err
 }
 
-// FindRun returns a run by its id, or by an unambiguous prefix of its id.
+// FindRun returns a run by id or by an unambiguous id prefix.
 func FindRun(ctx context.Context, j runstore.Store, id string) (runstore.Run, error) {
 	r, err := j.Run(ctx, id)
 	if !errors.Is(err, backend.ErrNotFound) {
@@ -131,7 +131,7 @@ func (a *App) checkNote(r runstore.Run, n runNote) error {
 	again := "or run `workcell runs cancel " + r.ID + "` and start a new run with the same flags"
 	own, err := runsIn(place.Dir).Note(r.ID)
 	if errors.Is(err, fs.ErrNotExist) {
-		if n.Detached { // a detached run uses only its files in the queue
+		if n.Detached { // a detached run uses only the files in the queue
 			return nil
 		}
 		return Fail(ExitFailed, fmt.Errorf("run %s was not started with this state directory", r.ID),
@@ -179,7 +179,7 @@ func take(ctx context.Context, j runstore.Store, m *Manager, r runstore.Run) err
 	return err
 }
 
-// checkEngine checks that the engine is the one with the run's sandboxes.
+// checkEngine checks whether the engine has the run's sandboxes.
 func (n runNote) checkEngine(ctx context.Context, m *Manager, run string) error {
 	if n.Detached {
 		if has := m.Backend().Name(); n.Backend != "" && n.Backend != engines.Auto && n.Backend != has {
@@ -272,7 +272,7 @@ func (a *App) HandOver(ctx context.Context, j runstore.Store, id string) (runsto
 	return r, err
 }
 
-// resumable returns an interrupted or queued run and its note. If the run cannot be resumed on this host, it returns an
+// resumable returns an interrupted or queued run and the note. If the run cannot be resumed on this host, it returns an
 // error with the reason.
 func (a *App) resumable(ctx context.Context, j runstore.Store, id string) (runstore.Run, runNote, error) {
 	r, err := FindRun(ctx, j, id)
@@ -291,11 +291,11 @@ func scopeOf(runID string) record.Scope {
 	return record.Scope{Namespace: record.NamespaceWorkflow, ID: runID}
 }
 
-// errFilesGone is wrapped in the error of checkSandboxes if the run cannot be resumed in its previous state.
+// errFilesGone is wrapped in the error of checkSandboxes if the run cannot be resumed in the previous state.
 var errFilesGone = errors.New("are gone")
 
-// checkSandboxes checks that the run's sandboxes still contain the work of its steps. The sandboxes of isolated steps
-// were closed with their steps.
+// checkSandboxes checks whether the run's sandboxes still contain the work of the steps. The sandboxes of isolated
+// steps were closed with their steps.
 func checkSandboxes(ctx context.Context, m *Manager, runID string) error {
 	gone, err := m.Gone(ctx, scopeOf(runID))
 	if err != nil {
@@ -315,7 +315,7 @@ func checkSandboxes(ctx context.Context, m *Manager, runID string) error {
 		"pass --fresh-sandbox to continue with an empty sandbox, or cancel the run: workcell runs cancel "+runID)
 }
 
-// Cancel cancels a run and removes its sandboxes.
+// Cancel cancels a run and removes the sandboxes.
 func (a *App) Cancel(ctx context.Context, j runstore.Store, id string, wait time.Duration) (runstore.Run, error) {
 	r, err := FindRun(ctx, j, id)
 	if err != nil {
@@ -343,7 +343,7 @@ func (a *App) Cancel(ctx context.Context, j runstore.Store, id string, wait time
 	}
 }
 
-// errExited means that the process of a run exited without ending the run.
+// errExited means the process of a run exited without ending the run.
 var errExited = errors.New("the process exited before the run ended")
 
 // askCancel asks the process of a run to stop, and waits for the end of the run. It returns errExited if the process
@@ -384,7 +384,7 @@ func (a *App) cancelDead(ctx context.Context, j runstore.Store, r runstore.Run) 
 		if err := take(ctx, j, m, r); err != nil {
 			return err
 		}
-		// Record the end after all sandboxes are removed, as for runs that end normally.
+		// Record the end after all sandboxes are removed, as for a normal end.
 		if _, err := admin.RemoveScope(ctx, m.Manager, scopeOf(r.ID)); err != nil {
 			return err
 		}
@@ -399,7 +399,7 @@ func (a *App) cancelDead(ctx context.Context, j runstore.Store, r runstore.Run) 
 	})
 }
 
-// MaxRuns is the maximum number of runs that `runs ls` reads.
+// MaxRuns is the maximum number of runs read by `runs ls`.
 const MaxRuns = 10_000
 
 // errElsewhere is wrapped in the error of checkRecords.
@@ -421,7 +421,7 @@ func (m *Manager) checkRecords(ctx context.Context, runID string) error {
 	return nil
 }
 
-// cancelQueued cancels a run that no process has taken. If a worker takes the run at this moment, cancelQueued asks the
+// cancelQueued cancels a run not taken by any process. If a worker takes the run at this moment, cancelQueued asks the
 // worker to stop.
 func (a *App) cancelQueued(ctx context.Context, j runstore.Store, r runstore.Run, wait time.Duration) error {
 	// The owner is not alive, so a worker takes the run if this process dies now.

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Recorded returns the sandboxes in the records of all backends that users can specify. Backend and EngineID come from
+// Recorded returns the sandboxes in the records of all backends, as specified by users. Backend and EngineID come from
 // the record.
 func Recorded(ctx context.Context, store state.Records) ([]session.Info, error) {
 	recs, err := store.List(ctx, record.Creating, record.Ready, record.Removing)
@@ -55,7 +55,7 @@ func (a *App) backendOf(ctx context.Context, store state.Records, fallback strin
 	return fallback, nil
 }
 
-// ByBackend groups sandboxes by their backend (see backendOf), so that one command can handle sandboxes on several
+// ByBackend groups sandboxes by backend (see backendOf), to allow one command to handle sandboxes on several
 // backends.
 func (a *App) ByBackend(ctx context.Context, use StateUse, sandboxes []string) (groups [][]string, err error) {
 	if a.opts.Backend != "" || len(sandboxes) < 2 {
@@ -89,7 +89,7 @@ func (a *App) ByBackend(ctx context.Context, use StateUse, sandboxes []string) (
 	return groups, nil
 }
 
-// whereElse adds the recorded engine of a sandbox to the error that this engine does not have the sandbox.
+// whereElse adds the recorded engine of a sandbox to the error for a sandbox missing on this engine.
 func (m *Manager) whereElse(ctx context.Context, err error) error {
 	unknown, ok := errors.AsType[*UnknownSandbox](err)
 	if !ok || m.Records == nil {
@@ -106,10 +106,10 @@ func (m *Manager) whereElse(ctx context.Context, err error) error {
 	return err
 }
 
-// UnknownSandbox means that the engine has no sandbox with this name.
+// UnknownSandbox means the engine has no sandbox with this name.
 type UnknownSandbox struct {
 	Text  string
-	Names []string // names that were not found
+	Names []string // names not found
 }
 
 func (e *UnknownSandbox) Error() string { return e.Text + ": " + backend.ErrNotFound.Error() }

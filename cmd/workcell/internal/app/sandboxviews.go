@@ -142,7 +142,7 @@ func EndsWithoutOwner(rec record.Record) string {
 	return when
 }
 
-// stateWord returns the state of a sandbox as text, independent of its owner.
+// stateWord returns the state of a sandbox as text, independent of the owner.
 func stateWord(s session.State) string {
 	switch s {
 	case session.StateReady:
@@ -160,7 +160,7 @@ type ExecView struct {
 	ExitCode   *int              `json:"exit_code,omitempty"` // absent while it runs, and if a signal killed it
 	Signal     string            `json:"signal,omitempty"`
 	DurationMS int64             `json:"duration_ms"` // so far, if it is running
-	// Time since its start; absent if the sandbox does not know it.
+	// Time since the start; absent if unknown.
 	AgeMS       int64 `json:"age_ms,omitempty"`
 	Terminal    bool  `json:"terminal,omitempty"` // `sandbox attach` can connect to it
 	StdoutBytes int64 `json:"stdout_bytes"`

@@ -21,7 +21,7 @@ const (
 	StateUnused
 )
 
-// stateDir returns the directory for data that must outlive a command.
+// stateDir returns the directory for data with a longer life than a command.
 func (a *App) stateDir() (state.Dir, error) { return state.Locate(a.opts.Env, a.opts.StateDir) }
 
 // State returns the location of records and journals.
@@ -45,7 +45,7 @@ func (a *App) databaseVariables(place state.Place) (vars []string) {
 	return append(vars, state.Variable+"="+place.URL)
 }
 
-// machine returns a name that distinguishes this host from other hosts with the same database. It is empty if the state
+// machine returns a name to distinguish this host from other hosts with the same database. It is empty if the state
 // belongs to a single host.
 func (a *App) machine() string {
 	if cmp.Or(a.opts.State, a.opts.Env.Get(state.Variable)) == "" {
@@ -73,7 +73,7 @@ func (a *App) openStore(ctx context.Context, place state.Place, use StateUse) (s
 	return store, err
 }
 
-// withoutRecords prints a warning that the command runs without records. Listing and removing sandboxes must work even
+// withoutRecords prints a warning about missing records. Listing and removing sandboxes must work even
 // with a full disk, a read-only directory, or a damaged file.
 func (a *App) withoutRecords(err error) {
 	a.Notice("sandbox records not available, using labels only: %v", err)
@@ -88,14 +88,14 @@ func (a *App) OpenJournal(ctx context.Context) (runstore.Store, error) {
 	return place.OpenJournal(ctx, a.keepsTranscripts())
 }
 
-// keepsTranscripts reports whether the conversations of finished steps are kept. Commands that need no configuration
-// work with an invalid one.
+// keepsTranscripts reports whether the conversations of finished steps are kept. Commands without need for a
+// configuration work with an invalid configuration.
 func (a *App) keepsTranscripts() bool {
 	conf, err := a.Config()
 	return err == nil && conf.KeepTranscripts > 0
 }
 
-// SaveEnv returns a function that stores the variables of `sandbox open -e`, because later commands run in other
+// SaveEnv returns a function to store the variables of `sandbox open -e`, because later commands run in other
 // processes. It stores them in the state file, which only the user can read. Other users could read them on the engine,
 // and code in the sandbox could change them there.
 func (m *Manager) SaveEnv(env map[string]string) func(context.Context, *session.Session) error {

@@ -57,7 +57,7 @@ type taskRunner struct {
 	}
 }
 
-// mcpTask is a task with its files and its model.
+// mcpTask is a task with the files and the model.
 type mcpTask struct {
 	mcpserver.Task
 	*Program
@@ -219,7 +219,7 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 	if err != nil {
 		return mcpserver.TaskResult{}, err
 	}
-	own := *shared // each call reports its own tool calls
+	own := *shared // each call reports only the own tool calls
 	var calls atomic.Int64
 	own.onTool = func(agent string, e tools.ToolEvent) {
 		if !e.Done {
@@ -278,7 +278,7 @@ func (t mcpTask) input(req mcpserver.TaskRequest) (map[string]any, error) {
 	return input, err
 }
 
-// taskOutputs describes outputs that stay in a sandbox.
+// taskOutputs describes outputs kept in a sandbox.
 func taskOutputs(box *session.Session, made patch.Tree) []mcpserver.TaskOutput {
 	var list []mcpserver.TaskOutput
 	for _, name := range slices.Sorted(maps.Keys(made)) {
@@ -382,7 +382,7 @@ func (r *taskRunner) makeHost(ctx context.Context, t mcpTask) (*Host, error) {
 	if err != nil {
 		if code, _ := Classify(err); code == ExitModel {
 			message, todo := "no model is available for the task", "pass --model provider/name"
-			// The text contains the model and its variables. File paths and unknown texts stay on the host.
+			// The text contains the model and the variables. File paths and unknown texts stay on the host.
 			if h := hint.Of(err); h.Hint != "" && !errors.Is(err, errNoModel) {
 				message, todo = message+": "+h.Error(), h.Hint
 			}
@@ -428,7 +428,7 @@ func taskError(err error) error {
 	var failed *workflow.Error
 	switch {
 	case !errors.As(err, &failed):
-	case failed.Code == "failed": // message of a fail step, which its author wrote for callers
+	case failed.Code == "failed": // message of a fail step, written for callers
 		message = sanitize.Cut(failed.Message, 2000)
 	case failed.Step != "":
 		message = fmt.Sprintf("step %s failed: %s", failed.Step, failed.Code)

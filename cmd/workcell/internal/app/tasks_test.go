@@ -94,7 +94,7 @@ func TestTasksOfSeveralDirectories(t *testing.T) {
 	}
 }
 
-// TestUnusedInput verifies that input that a file does not use is an error, and that text goes to the only name in a
+// TestUnusedInput verifies that unused input is an error, and text goes to the only name in a
 // template.
 func TestUnusedInput(t *testing.T) {
 	t.Parallel()
@@ -143,7 +143,7 @@ func TestUnusedInput(t *testing.T) {
 	}
 }
 
-// TestParseInput verifies that values have the types of the schema, and that a workflow's values without a type may be
+// TestParseInput verifies that values have the types of the schema, and a workflow's values without a type may be
 // JSON.
 func TestParseInput(t *testing.T) {
 	t.Parallel()
@@ -183,7 +183,7 @@ func TestTaskError(t *testing.T) {
 	}
 }
 
-// TestExecutorModel verifies that the model of --executors overrides --model, and that a coding agent gets a model that
+// TestExecutorModel verifies that the model of --executors overrides --model, and a coding agent gets a model that
 // it can use.
 func TestExecutorModel(t *testing.T) {
 	t.Parallel()
@@ -207,7 +207,7 @@ func TestExecutorModel(t *testing.T) {
 	}
 }
 
-// slowServer is a server of host tools that lists its tools only after it is released.
+// slowServer is a server of host tools with a list only after the release.
 type slowServer struct {
 	hosttools.Source
 	asked, release chan struct{}

@@ -28,7 +28,7 @@ type RunView struct {
 	State    string          `json:"state"` // queued, running, interrupted, or the outcome
 	Started  time.Time       `json:"started"`
 	Finished time.Time       `json:"finished,omitzero"`
-	Step     string          `json:"step,omitempty"`     // path of the step that started last, before the run has finished
+	Step     string          `json:"step,omitempty"`     // path of the latest started step, before the end of the run
 	Error    string          `json:"error,omitempty"`    // why the latest attempt or the run failed
 	Usage    *workflow.Usage `json:"usage,omitempty"`    // total of the finished attempts
 	CostUSD  *float64        `json:"cost_usd,omitempty"` // known cost of the finished attempts
@@ -75,7 +75,7 @@ type RunQuery struct {
 // RunPage is a part of a list of runs.
 type RunPage struct {
 	Runs  []RunView
-	Total int    // number of runs on all pages, at most runstore.MaxTotal; -1 for a state that depends on processes
+	Total int    // number of runs on all pages, at most runstore.MaxTotal; -1 for a state depending on processes
 	Next  string // RunQuery.Before of the next page; empty for the last page
 }
 
@@ -111,7 +111,7 @@ func (a *App) ListRuns(ctx context.Context, j runstore.Store, q RunQuery) (RunPa
 	return page, err
 }
 
-// RunDetail is a run with its journal.
+// RunDetail is a run with the journal.
 type RunDetail struct {
 	RunView
 	File    string           `json:"file,omitempty"` // workflow file
@@ -121,7 +121,7 @@ type RunDetail struct {
 	Detached bool `json:"-"` // it was in the queue
 }
 
-// ShowRun returns a run by its id or a prefix of it.
+// ShowRun returns a run by id or id prefix.
 func (a *App) ShowRun(ctx context.Context, j runstore.Store, id string) (d RunDetail, err error) {
 	r, err := FindRun(ctx, j, id)
 	if err != nil {
@@ -141,7 +141,7 @@ func (a *App) ShowRun(ctx context.Context, j runstore.Store, id string) (d RunDe
 
 // StepView is an attempt of a step.
 type StepView struct {
-	Entry    workflow.Entry // the end of the attempt, or its start if it has not finished
+	Entry    workflow.Entry // the end of the attempt, or the start of an unfinished attempt
 	State    string         // status of the step, RunInterrupted, or the run's state before the end of the attempt
 	Started  time.Time      // zero for a skipped step
 	Finished time.Time      // zero if it has not finished
@@ -150,7 +150,7 @@ type StepView struct {
 // Took returns the duration of an attempt so far. It is zero if the attempt was interrupted or skipped.
 func (s StepView) Took(now time.Time) time.Duration { return took(s.State, s.Started, s.Finished, now) }
 
-// Steps returns the run's finished attempts in the order of their end, and then its unfinished attempts.
+// Steps returns the run's finished attempts in the order of the ends, and then the unfinished attempts.
 func (d RunDetail) Steps() (list []StepView) {
 	began := map[string]workflow.Entry{}
 	for _, e := range d.Entries {
@@ -200,7 +200,7 @@ func (a *App) FollowRun(
 					return
 				}
 			}
-			if !r.Finished.IsZero() { // a reader may have its last entry
+			if !r.Finished.IsZero() { // a reader may have the last entry
 				return
 			}
 			select {
@@ -211,13 +211,13 @@ func (a *App) FollowRun(
 	}
 }
 
-// TranscriptOf selects a conversation by the path of its step. Visit and Attempt are zero to select all.
+// TranscriptOf selects a conversation by the path of the step. Visit and Attempt are zero to select all.
 type TranscriptOf struct {
 	Step           string
 	Visit, Attempt int
 }
 
-// TranscriptPart is a part of an agent's conversation with its model.
+// TranscriptPart is a part of an agent's conversation with a model.
 type TranscriptPart struct {
 	Visit   int       `json:"visit"`
 	Attempt int       `json:"attempt"`
@@ -225,7 +225,7 @@ type TranscriptPart struct {
 	transcript.Part
 }
 
-// Transcript returns the recorded conversations of a step, each with the answer of its attempt.
+// Transcript returns the recorded conversations of a step, each with the answer of the attempt.
 func (a *App) Transcript(ctx context.Context, j runstore.Store, id string, of TranscriptOf) ([]TranscriptPart, error) {
 	r, err := FindRun(ctx, j, id)
 	if err != nil {
@@ -273,7 +273,7 @@ func (a *App) Transcript(ctx context.Context, j runstore.Store, id string, of Tr
 	return list, nil
 }
 
-// Age returns a duration in its largest unit.
+// Age returns a duration in the largest unit, for example "5m" or "3d".
 func Age(d time.Duration) string {
 	switch {
 	case d < 0:

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// journals returns an App with an empty state directory, and its journals.
+// journals returns an App with an empty state directory, and the journals.
 func journals(t *testing.T) (*App, runstore.Store) {
 	t.Helper()
 	a := New(Options{Env: os.LookupEnv, Stderr: io.Discard, StateDir: t.TempDir()})
@@ -26,7 +26,7 @@ func journals(t *testing.T) (*App, runstore.Store) {
 	return a, j
 }
 
-// journal appends entries of a run after its start.
+// journal appends entries of a run after the start.
 func journal(t *testing.T, j workflow.Journal, run string, list ...workflow.Entry) {
 	t.Helper()
 	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
@@ -43,7 +43,7 @@ func step(kind workflow.EventKind, path string) workflow.Entry {
 	return workflow.Entry{Kind: kind, Path: path, Type: workflow.TypeAgent, Visit: 1, Attempt: 1}
 }
 
-// TestListRuns verifies that a state selects runs on all pages, also a state that depends on processes.
+// TestListRuns verifies that a state selects runs on all pages, also a state depending on processes.
 func TestListRuns(t *testing.T) {
 	t.Parallel()
 	a, j := journals(t)
@@ -88,7 +88,7 @@ func TestListRuns(t *testing.T) {
 	}
 }
 
-// TestFollowRun verifies that a reader gets each entry once, also entries that another process writes later, and that
+// TestFollowRun verifies that a reader gets each entry once, also later entries of another process, and
 // it ends with the run.
 func TestFollowRun(t *testing.T) {
 	t.Parallel()
@@ -123,7 +123,7 @@ func TestFollowRun(t *testing.T) {
 	}
 }
 
-// TestTranscript verifies that the conversation of each attempt is returned with its answer after its end.
+// TestTranscript verifies that the conversation of each attempt is returned with the answer after the end.
 func TestTranscript(t *testing.T) {
 	t.Parallel()
 	a, j := journals(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/worker"
 )
 
-// runWorker is the state that the runs of a worker share.
+// runWorker is the shared state of a worker's runs.
 type runWorker struct {
 	*App
 	q   *queue
@@ -65,7 +65,7 @@ func (w *runWorker) prune(ctx context.Context) {
 	}
 }
 
-// forRun returns the App for a run. It has the flags stored with the run and the worker's own flags. Its output goes to
+// forRun returns the App for a run. It has the flags stored with the run and the worker's own flags. The output goes to
 // the log.
 func (a *App) forRun(n runNote, log io.Writer) *App {
 	o := a.opts
@@ -139,7 +139,7 @@ func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) 
 	})
 }
 
-// resumeDetached resumes a run that this process has taken. If the run is interrupted, its sandboxes stay.
+// resumeDetached resumes a run taken by this process. If the run is interrupted, the sandboxes stay.
 func (h *Host) resumeDetached(
 	ctx context.Context, q *queue, j workflow.Journal, wf *workflow.Workflow, entries []workflow.Entry,
 ) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// Approver returns an approver that asks the user at the terminal about calls of host tools. It returns nil without a
+// Approver returns an approver for host tools, asking the user at the terminal. It returns nil without a
 // terminal.
 func (p *progress) Approver() hosttools.Approver {
 	for _, stream := range []any{p.in, p.w} {
@@ -52,10 +52,10 @@ func (a *asker) read() {
 	}
 }
 
-// typedAhead is the time to read input that was typed before a question.
+// typedAhead is the time to read input typed before a question.
 const typedAhead = 100 * time.Millisecond
 
-// forget drops input that was typed before a question, because it does not answer the question.
+// forget drops input typed before a question, because it does not answer the question.
 func (a *asker) forget() {
 	a.once.Do(func() { go a.read() })
 	for over := time.After(typedAhead); ; {
@@ -112,7 +112,7 @@ func (a *asker) approve(ctx context.Context, r hosttools.ApprovalRequest) (hostt
 }
 
 // question returns the text for a call. The arguments are JSON with escaped control characters. It removes other
-// characters that could mislead the user on a terminal.
+// characters with a misleading effect on a terminal.
 func question(r hosttools.ApprovalRequest) string {
 	who := "Code"
 	if r.Caller.Agent != "" {

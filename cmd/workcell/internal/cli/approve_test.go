@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 )
 
-// TestAsker verifies that questions are asked one at a time, and that input typed before a question does not answer it.
+// TestAsker verifies that questions are asked one at a time, and input typed before a question does not answer it.
 func TestAsker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package cli contains everything that all commands share: streams, flags, output, progress, the terminal, and the exit
+// Package cli contains everything shared by all commands: streams, flags, output, progress, the terminal, and the exit
 // of the process.
 package cli
 
@@ -55,7 +55,7 @@ func Run(ctx context.Context, args []string, a *Command, groups ...Group) int {
 	return finish(ctx, a.Stderr, err)
 }
 
-// valueName matches the name of a flag's value at the beginning of its description, where pflag repeats the name.
+// valueName matches the name of a flag's value at the beginning of the description, where pflag repeats the name.
 var valueName = regexp.MustCompile(`(?m)^( +(?:-\w, )?--\S+ \S+ +)\S+: `)
 
 // Root returns the command tree.
@@ -164,7 +164,7 @@ func wrapArgErrors(cmd *cobra.Command) {
 	}
 }
 
-// commandHint returns a hint with the command of a group that the user may have meant.
+// commandHint returns a hint with the probably intended command of a group.
 func commandHint(group *cobra.Command, args []string) string {
 	hint := "see `" + group.CommandPath() + " --help`"
 	if len(args) == 0 {

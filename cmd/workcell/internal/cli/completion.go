@@ -126,7 +126,7 @@ func (a *Command) inJournal(
 	}
 }
 
-// approvalIDs returns the ids of the calls that wait for approval.
+// approvalIDs returns the ids of the calls waiting for approval.
 func (a *Command) approvalIDs(ctx context.Context, j runstore.Store) (ids []cobra.Completion) {
 	list, _ := app.New(a.Options).Approvals(ctx, j) // on error, some calls are missing
 	for _, q := range list {

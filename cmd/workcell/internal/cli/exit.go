@@ -32,8 +32,8 @@ const exitCodeHelp = `Exit codes:
   128+n    signal n terminated workcell or, with exec and attach, the command: 130 Ctrl-C, 137 SIGKILL, 143 SIGTERM
 Otherwise, sandbox exec and attach return the exit code of the command in the sandbox.`
 
-// finish prints err for the user and returns the exit code. A command that was stopped by a signal exits with the code
-// for the signal, whatever its error.
+// finish prints err for the user and returns the exit code. A command stopped by a signal exits with the code
+// for the signal, whatever the error.
 func finish(ctx context.Context, stderr io.Writer, err error) int {
 	if err == nil {
 		return 0
@@ -52,7 +52,7 @@ func finish(ctx context.Context, stderr io.Writer, err error) int {
 	return code
 }
 
-// printError prints the error and its hint. The text may come from a sandbox, so it shows control characters instead of
+// printError prints the error and the hint. The text may come from a sandbox, so it shows control characters instead of
 // sending them to the terminal.
 func printError(w io.Writer, err error, hint string) {
 	fmt.Fprintf(w, "workcell: error: %s\n", indentLines(sanitize.Text(err.Error())))
@@ -66,7 +66,7 @@ func indentLines(s string) string {
 	return strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n  ")
 }
 
-// signalError is the cause of a context that a signal canceled.
+// signalError is the cause of a context canceled by a signal.
 type signalError struct{ sig syscall.Signal }
 
 func (e signalError) Error() string {
@@ -79,8 +79,8 @@ func (e signalError) Error() string {
 // exitCode returns the shells' exit code: 128 plus the number of the signal.
 func (e signalError) exitCode() int { return app.ExitSignalBase + int(e.sig) }
 
-// watchSignals returns a context that is canceled by the first interrupt, termination, or hang-up signal, with a
-// [signalError] as its cause. Commands then close their sandboxes and return. A second signal exits immediately.
+// watchSignals returns a context canceled by the first interrupt, termination, or hang-up signal, with a
+// [signalError] as the cause. Commands then close their sandboxes and return. A second signal exits immediately.
 //
 // genkit.Init also catches these signals permanently. All receivers get a signal, so this works before and after Init.
 // Init only disables the default action of the signals, which this function does not need.

@@ -34,19 +34,19 @@ func ParseEnv(e environ.Lookup, pairs []string) (map[string]string, error) {
 	return out, nil
 }
 
-// EnvFlag adds -e to a command that runs a program. [ParseEnv] parses the values.
+// EnvFlag adds -e to a command for programs. [ParseEnv] parses the values.
 func EnvFlag(f *pflag.FlagSet, pairs *[]string) {
 	f.StringArrayVarP(pairs, "env", "e", nil,
 		"`NAME=VALUE`: environment variable; NAME alone passes on its local value (repeatable)")
 }
 
-// flagGroup is a set of flags that several commands share. Their values are in Command.Options.
+// flagGroup is a set of flags for several commands. Their values are in Command.Options.
 type flagGroup int
 
 const (
-	EngineFlags   flagGroup = 1 << iota // container engine; for every command that uses sandboxes
+	EngineFlags   flagGroup = 1 << iota // container engine; for every command with sandboxes
 	ImageFlags                          // creation of sandboxes: images, mounts, isolation, and private networks
-	ModelFlags                          // model that overrides the agents' files
+	ModelFlags                          // model instead of the models in the agents' files
 	ContentFlags                        // contents of traces
 	HostToolFlags                       // the operator's host tools file
 	OutputFlags                         // format of the data on standard output
@@ -118,7 +118,7 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// Subcommands returns a command that only has subcommands.
+// Subcommands returns a command with only subcommands.
 func Subcommands(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -126,7 +126,7 @@ func Subcommands(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// Absent returns a hidden command in place of a command that this build does not include.
+// Absent returns a hidden command in place of a command missing in this build.
 func Absent(use string, err error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: "Not available in this build", Hidden: true, DisableFlagParsing: true,
@@ -164,7 +164,7 @@ func (c *choice[T]) Set(text string) error {
 	return nil
 }
 
-// unknownChoice is the error for a value that the flag does not allow.
+// unknownChoice is the error for a value not allowed for the flag.
 type unknownChoice struct{ words []string }
 
 func (e *unknownChoice) Error() string {

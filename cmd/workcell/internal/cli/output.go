@@ -64,7 +64,7 @@ func PrintList[T any](a *Command, items []T, header []string, row func(T) []stri
 	})
 }
 
-// Printed prints the results of a command that handles several items. In text format, it prints the id of each item
+// Printed prints the results of a command for several items. In text format, it prints the id of each item
 // immediately. In other formats, end prints the list of all items.
 type Printed[T any] struct {
 	Command *Command
@@ -84,7 +84,7 @@ func (p *Printed[T]) End() error {
 	return p.Command.PrintLines(p.items)
 }
 
-// Contents returns standard output for contents that may come from a sandbox. A terminal must not interpret them. Other
+// Contents returns standard output for contents from a sandbox. A terminal must not interpret them. Other
 // readers get them unchanged.
 func (a *Command) Contents() io.Writer {
 	if _, ok := terminal(a.Stdout); ok {
@@ -110,7 +110,7 @@ func (p plainWriter) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// writeJSON writes v as JSON, with escapes for the characters that isUnprintable reports.
+// writeJSON writes v as JSON, with escapes for the characters reported by isUnprintable.
 func writeJSON(w io.Writer, v any) error {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
@@ -162,10 +162,10 @@ func WriteFacts(w io.Writer, facts ...string) {
 	}
 }
 
-// notYAML matches the characters of JSON that are invalid in YAML or break a line there.
+// notYAML matches the characters of JSON with no or another meaning in YAML.
 var notYAML = regexp.MustCompile("[\x7f-\u009f\ufeff\ufffe\uffff]")
 
-// WriteLines writes a result as text that is safe for a terminal. It writes strings unchanged and other values in YAML
+// WriteLines writes a result as text, safe for a terminal. It writes strings unchanged and other values in YAML
 // style.
 func WriteLines(w io.Writer, prefix string, v any) error {
 	text, ok := v.(string)
@@ -192,5 +192,5 @@ func WriteLines(w io.Writer, prefix string, v any) error {
 	return nil
 }
 
-// ByteSize returns a number of bytes with a unit.
+// ByteSize returns a number of bytes with a unit, for example "1.5MiB".
 func ByteSize(n int64) string { return units.BytesSize(float64(n)) }

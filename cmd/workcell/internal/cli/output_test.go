@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// TestOutput verifies that JSON keeps its order and is safe for a terminal, and that a result is readable.
+// TestOutput verifies that JSON keeps its order and is safe for a terminal, and a result is readable.
 func TestOutput(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder

@@ -28,7 +28,7 @@ type progress struct {
 	since   time.Time
 	held    bool                                       // the user is typing an answer, so nothing is drawn
 	shown   bool                                       // the live line is visible
-	pulls   map[string]map[string]backend.PullProgress // layers of images that are being pulled
+	pulls   map[string]map[string]backend.PullProgress // layers of images during a pull
 	running []string                                   // current steps of runs, oldest first
 
 	stop chan struct{} // stops the ticker; nil without a live line
@@ -280,7 +280,7 @@ const (
 	lastWordsWidth = 200 // runes per line
 )
 
-// LastWords returns the last output lines of a workflow command from the output of its step. It prefers standard error
+// LastWords returns the last output lines of a workflow command from the output of the step. It prefers standard error
 // to standard output.
 func LastWords(output any) []string {
 	fields, _ := output.(map[string]any)

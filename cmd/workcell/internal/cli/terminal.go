@@ -13,17 +13,17 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// plainScreen resets modes that full-screen programs and shells enable and that remain enabled after a disconnect: the
+// plainScreen resets modes left by full-screen programs and shells after a disconnect: the
 // alternate screen, mouse reports, bracketed paste, a hidden cursor, and colors.
 const plainScreen = "\x1b[?1047l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?25h\x1b[0m\r\n"
 
-// terminal returns the file of a stream that is a terminal.
+// terminal returns the file of a stream if the stream is a terminal.
 func terminal(stream any) (f *os.File, ok bool) {
 	f, ok = stream.(*os.File)
 	return f, ok && term.IsTerminal(int(f.Fd()))
 }
 
-// TerminalWidth returns the number of columns of a stream that is a terminal. It is zero if unknown.
+// TerminalWidth returns the number of columns of a terminal. It is zero if unknown.
 func TerminalWidth(stream any) (columns int, ok bool) {
 	f, ok := terminal(stream)
 	if ok {
@@ -32,7 +32,7 @@ func TerminalWidth(stream any) (columns int, ok bool) {
 	return columns, ok
 }
 
-// HostTerminal is the terminal of this command. Its methods are safe for concurrent use.
+// HostTerminal is the terminal of this command. The methods are safe for concurrent use.
 type HostTerminal struct {
 	In  *os.File
 	Out io.Writer
@@ -83,7 +83,7 @@ func (t *HostTerminal) restore() {
 	t.found = nil
 }
 
-// Leave resets the screen after a disconnect from programs that continue in the sandbox.
+// Leave resets the screen after a disconnect from programs left running in the sandbox.
 func (t *HostTerminal) Leave() {
 	if f, ok := terminal(t.Out); ok {
 		_, _ = f.WriteString(plainScreen) // fails if the terminal's window was closed
@@ -104,7 +104,7 @@ func (t *HostTerminal) Size() sandbox.TerminalSize {
 	return sandbox.TerminalSize{}
 }
 
-// WatchSize returns a channel that receives each new size until ctx is done.
+// WatchSize returns a channel of new sizes until ctx is done.
 func (t *HostTerminal) WatchSize(ctx context.Context) <-chan sandbox.TerminalSize {
 	sizes := make(chan sandbox.TerminalSize)
 	go func() {

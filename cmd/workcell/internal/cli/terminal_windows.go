@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// onChange calls fn periodically until ctx is done, because a console sends no signal when its size changes.
+// onChange calls fn periodically until ctx is done, because a console sends no signal for a new size.
 func (t *HostTerminal) onChange(ctx context.Context, fn func()) {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
@@ -23,7 +23,7 @@ func (t *HostTerminal) onChange(ctx context.Context, fn func()) {
 	}
 }
 
-// showSequences enables control sequences on a console. It returns a function that restores the mode.
+// showSequences enables control sequences on a console. It returns a function to restore the mode.
 func showSequences(out io.Writer) func() {
 	f, ok := out.(*os.File)
 	if !ok {

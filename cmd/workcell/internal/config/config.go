@@ -27,7 +27,7 @@ const fileName = "workcell.yaml"
 // Variable is the environment variable with the file path. --config overrides it.
 const Variable = "WORKCELL_CONFIG"
 
-// notSet is the Origin of a value that is not set.
+// notSet is the Origin of an unset value.
 const notSet = "default"
 
 // ApprovalsWait is a value of Config.Approvals. Calls wait for the approvals command or the page.
@@ -41,22 +41,22 @@ type Options struct {
 	Backends []string            // valid values of backend
 }
 
-// Value is a setting with its origin.
+// Value is a setting with an origin.
 type Value struct {
 	Key    string `json:"key"`
 	Value  any    `json:"value"`            // a string, number, bool, time.Duration, or list of strings
 	Origin string `json:"origin,omitempty"` // "--flag", "$VARIABLE", the path of the file, or notSet
 }
 
-// Config is a configuration. It is immutable and safe for concurrent use. Limits and times that are not set are zero.
+// Config is a configuration. It is immutable and safe for concurrent use. Unset limits and times are zero.
 type Config struct {
-	File          string // path of the file that was read; empty for none
+	File          string // path of the file; empty for none
 	Backend       string
 	OCIRuntime    string
-	Isolation     backend.Isolation // the least that sandboxes must have
+	Isolation     backend.Isolation // minimum for sandboxes
 	Images        map[string]string // of sandboxes without an image, by runtime
 	MapImages     []string          // FROM=TO, of which later ones override earlier ones
-	Pool          map[string]int    // number of sandboxes that servers keep ready, by image
+	Pool          map[string]int    // number of ready sandboxes of servers, by image
 	Caches        map[string]string // the operator's caches by name, with the variable of each
 	Services      []services.Service
 	Limits        backend.Limits
@@ -177,7 +177,7 @@ func (c *Config) readFile(o Options, table []*setting) (err error) {
 	return err
 }
 
-// checkImages returns an error for default images that are not allowed.
+// checkImages returns an error for forbidden default images.
 func (c *Config) checkImages(table []*setting) error {
 	var wrong hint.Problems
 	for _, s := range table {
@@ -217,7 +217,7 @@ func (c *Config) Mounts() ([]backend.Mount, error) {
 	return list, nil
 }
 
-// CheckImage returns nil if the image is allowed. Otherwise, it returns an error that wraps backend.ErrPermission and
+// CheckImage returns nil if the image is allowed. Otherwise, it returns an error wrapping backend.ErrPermission and
 // contains the origin of the list.
 func (c *Config) CheckImage(image string) error {
 	if err := c.allowed.Check(image); err != nil {
@@ -229,7 +229,7 @@ func (c *Config) CheckImage(image string) error {
 // setting is a row of the table of settings.
 type setting struct {
 	key      string
-	to       any    // pointer to its value, for example *string, *time.Duration, or *pairs
+	to       any    // pointer to the value, for example *string, *time.Duration, or *pairs
 	fallback any    // shown if it is not set; nil is the value itself
 	flag     string // of the command line; empty for none
 	variable string // of the environment; empty for none
@@ -242,7 +242,7 @@ type setting struct {
 	node   *yamlnode.Node // position in the file; nil if the file does not set it
 }
 
-// pairs is a mapping in the form FROM=TO, sorted.
+// pairs is a mapping in the form FROM=TO, sorted, for example the values of --map-image.
 type pairs []string
 
 // assign sets the value from a flag or variable.

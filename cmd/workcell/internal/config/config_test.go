@@ -49,7 +49,7 @@ func (m machine) load(file string, flags map[string][]string) (*Config, error) {
 	})
 }
 
-// origins returns the settings that are not defaults, as text.
+// origins returns the settings other than defaults, as text.
 func origins(c *Config) map[string]string {
 	set := map[string]string{}
 	for _, v := range c.Values() {
@@ -84,7 +84,7 @@ kubernetes:
   annotations: {example.com/note: "a, b"}
 `
 
-// TestEverySetting verifies that every setting in a file takes effect, and that all other settings have their defaults.
+// TestEverySetting verifies that every setting in a file takes effect, and all other settings have their defaults.
 func TestEverySetting(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, whole)
@@ -128,7 +128,7 @@ func TestEverySetting(t *testing.T) {
 	}
 }
 
-// TestEveryLimit verifies that each row of the table of limits is a setting with its default.
+// TestEveryLimit verifies that each row of the table of limits is a setting with a default.
 func TestEveryLimit(t *testing.T) {
 	t.Parallel()
 	c, err := newMachine(t, "").load("", nil)
@@ -171,7 +171,7 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// TestWhichFile verifies that --config, or else the variable, specifies the only file that is read.
+// TestWhichFile verifies that --config, or else the variable, specifies the only file to read.
 func TestWhichFile(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "backend: docker\nlimits: {pids: 32}")
@@ -266,7 +266,7 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// FuzzParse verifies that the parser never panics, that errors have a position in the file, and that accepted values
+// FuzzParse verifies that the parser never panics, errors have a position in the file, and accepted values
 // are within the table's limits.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(whole))
@@ -293,7 +293,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestPool verifies that flags override the file per image, and that zero removes an image.
+// TestPool verifies that flags override the file per image, and zero removes an image.
 func TestPool(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "pool: {python:3.11: 4, node:20: 1}")

@@ -12,7 +12,7 @@ import (
 // maxBytes is the maximum size of a file.
 const maxBytes = 64 << 10
 
-// removed lists the replacements of keys that earlier versions supported.
+// removed lists the replacements of keys of earlier versions.
 var removed = map[string]string{
 	keyKubernetes + "claims":               "it was removed; use `pool: {IMAGE: N}`, see docs/operations/warm-pools.md",
 	keyKubernetes + "trust_network_policy": "use kubernetes.network_policy: enforced, see docs/operations/kubernetes.md",
@@ -44,7 +44,7 @@ func parse(table []*setting, shown string, src []byte) error {
 	return d.Err()
 }
 
-// mapping reads the keys below prefix. prefix is empty or ends with a dot.
+// mapping reads the keys below prefix. prefix is empty or ends with a dot, for example "limits.".
 func (r *reader) mapping(n *yamlnode.Node, prefix string) {
 	known := below(r.table, prefix)
 	values, _ := r.Fields(n, cmp.Or(strings.TrimSuffix(prefix, "."), "the file"), known...)

@@ -33,7 +33,7 @@ var (
 	credential = regexp.MustCompile(`(?i)auth|cookie|token|key|secret|password`)
 )
 
-// minSecret is the length of the shortest secret that is removed from answers.
+// minSecret is the length of the shortest secret removed from answers.
 const minSecret = 8
 
 // serviceReader reads services from the file.
@@ -54,7 +54,7 @@ func (c *Config) readServices(r *reader, env environ.Lookup, files map[string]se
 	x := serviceReader{reader: r, env: env}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		s := services.Service{Name: name, Allow: files[name].Allow, Headers: http.Header{}}
-		s.URL, _ = url.Parse(files[name].URL) // Problems reports a URL that is nil
+		s.URL, _ = url.Parse(files[name].URL) // Problems reports a nil URL
 		secrets := map[string]secretHeader{}
 		for header, text := range files[name].Headers {
 			s.Headers.Set(header, text)
@@ -80,7 +80,7 @@ func (c *Config) readServices(r *reader, env environ.Lookup, files map[string]se
 	r.AddBelow("", x.found)
 }
 
-// expand replaces the variables in the text of a header. A variable that is not set is a problem of the sandboxes that
+// expand replaces the variables in the text of a header. An unset variable is a problem of the sandboxes that
 // use the service, not of the file.
 func (x *serviceReader) expand(field, text string) (secret secretHeader) {
 	at := cmp.Or(x.At[field], x.At[keyServices]) // the name of a header can be too long to have a place

@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// Keys of settings that are used by name. Keys of limits and images are derived from their tables.
+// Keys of settings used by name. Keys of limits and images are derived from their tables.
 const (
 	keyBackend       = "backend"
 	keyOCIRuntime    = "oci_runtime"
@@ -165,7 +165,7 @@ func (c *Config) telemetry(name, variable, fallback string, check func(string) (
 		}}
 }
 
-// limitSettings returns the settings for backend.LimitTable, and for the two timeouts that files also call limits.
+// limitSettings returns the settings for backend.LimitTable, and for the two timeouts, which are also limits in files.
 func (c *Config) limitSettings() []*setting {
 	var list []*setting
 	for _, row := range backend.LimitTable() {
@@ -202,7 +202,7 @@ func problemOf(s frontmatter.Sandbox) (problem, hint string) {
 	return "", ""
 }
 
-// oneOf checks a value that must be one of several words.
+// oneOf checks a value against the allowed words.
 func oneOf(what, value string, words ...string) (problem, hint string) {
 	if slices.Contains(words, value) {
 		return "", ""
@@ -266,7 +266,8 @@ func checkURL(text string) (problem, hint string) {
 	return "", ""
 }
 
-// below returns the names of the keys directly below prefix. prefix is empty or ends with a dot.
+// below returns the names of the keys directly below prefix, for example "runs" and "kept" below "retention.". prefix is
+// empty or ends with a dot.
 func below(table []*setting, prefix string) []string {
 	names := map[string]bool{}
 	for _, s := range table {

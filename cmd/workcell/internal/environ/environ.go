@@ -27,7 +27,7 @@ func (l Lookup) Get(name string) string {
 	return v
 }
 
-// First returns the first of the variables that has a value.
+// First returns the first variable with a value.
 func (l Lookup) First(names ...string) (name, value string) {
 	for _, n := range names {
 		if v := l.Get(n); v != "" {

@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
-// TestExactText verifies that models read tool results and their own calls without HTML escapes, and that text that
+// TestExactText verifies that models read tool results and their own calls without HTML escapes, and text that
 // looks like such an escape is unchanged.
 func TestExactText(t *testing.T) {
 	mock := llmtest.New(func(int, llmtest.Request) llmtest.Answer { return llmtest.Answer{Text: "done"} })

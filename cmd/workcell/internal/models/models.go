@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// Use is a model and the agent that uses it.
+// Use is a model and an agent with this model.
 type Use struct {
 	Model string // "provider/name"
 	Agent string // agent whose file sets the model; empty if --model sets it

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// TestModelPluginsAreBuiltForWhatIsNeeded verifies that a provider without agents has no plugin, and that a provider of
+// TestModelPluginsAreBuiltForWhatIsNeeded verifies that a provider without agents has no plugin, and a provider of
 // two agents has one plugin.
 func TestModelPluginsAreBuiltForWhatIsNeeded(t *testing.T) {
 	t.Parallel()
@@ -34,7 +34,7 @@ func TestModelPluginsAreBuiltForWhatIsNeeded(t *testing.T) {
 	}
 }
 
-// TestEveryProviderCarriesItsName verifies that the names of providers and plugins do not change, and that every plugin
+// TestEveryProviderCarriesItsName verifies that the names of providers and plugins do not change, and every plugin
 // has a row.
 func TestEveryProviderCarriesItsName(t *testing.T) {
 	t.Parallel()

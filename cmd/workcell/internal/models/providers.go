@@ -49,8 +49,8 @@ func genkitPlugins(e environ.Lookup) map[string]api.Plugin {
 	}
 }
 
-// ollamaScheme is the prefix of the scheme for addresses that use tools.ExactTransport. The Ollama plugin accepts no
-// HTTP client. It uses http.DefaultTransport, which must keep its type.
+// ollamaScheme is the prefix of the scheme for addresses with tools.ExactTransport. The Ollama plugin accepts no
+// HTTP client. It uses http.DefaultTransport, which must keep the type.
 const ollamaScheme = "ollama+"
 
 // exactOllama returns the address of OLLAMA_HOST with the scheme for tools.ExactTransport.

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// row is a provider. The names of its models begin with the provider's name and a slash.
+// row is a provider. The names of the models begin with the provider's name and a slash.
 type row struct {
 	// needs are the required variables: at least one variable of every group must be set. Otherwise, the plugin panics in
 	// Init.
@@ -23,9 +23,9 @@ type row struct {
 
 	// Settings for the model proxy. A provider without dialects uses another authentication than a key.
 	dialects []model.Dialect
-	baseEnv  []string // variables that override base
+	baseEnv  []string // override base
 	base     string
-	header   string // header for the key, which is the first variable of needs that is set
+	header   string // header for the key, which is the first set variable of needs
 	scheme   string // prefix of the key
 }
 
@@ -67,14 +67,14 @@ func table(e environ.Lookup) map[string]row {
 	return rows
 }
 
-// Secrets returns a replacer that removes the keys of all providers from a text. A provider's error may quote the
+// Secrets returns a replacer to remove the keys of all providers from a text. A provider's error may quote the
 // request.
 func Secrets(e environ.Lookup) sanitize.Secrets {
 	var keys []string
 	for _, r := range table(e) {
 		for _, name := range append(slices.Concat(r.needs...), r.orElse...) {
 			secret := strings.HasSuffix(name, "_KEY") || strings.HasSuffix(name, "_TOKEN")
-			if key := e.Get(name); secret && len(key) >= 8 { // shorter keys may be words that occur in other texts
+			if key := e.Get(name); secret && len(key) >= 8 { // shorter keys may be words of other texts
 				keys = append(keys, key)
 			}
 		}
@@ -82,7 +82,7 @@ func Secrets(e environ.Lookup) sanitize.Secrets {
 	return sanitize.NewSecrets("[key]", keys...)
 }
 
-// missing returns the groups of needs without a set variable, as "A" or "A or B".
+// missing returns the groups of needs without a set variable, for example "GEMINI_API_KEY or GOOGLE_API_KEY".
 func (r row) missing(e environ.Lookup) []string {
 	if name, _ := e.First(r.orElse...); name != "" {
 		return nil
@@ -106,7 +106,7 @@ func (r row) checkKeys(e environ.Lookup, u Use) error {
 		"set the variable, or choose another model with --model provider/name")
 }
 
-// Dialects returns the APIs of a provider that the model proxy supports.
+// Dialects returns the APIs of a provider with support in the model proxy.
 func Dialects(provider string) []model.Dialect { return table(environ.Of(nil))[provider].dialects }
 
 // Upstream returns the provider of a use for the model proxy, including the key.
@@ -135,7 +135,7 @@ func Upstream(e environ.Lookup, u Use) (model.Provider, error) {
 	return model.Provider{Name: name, Dialects: r.dialects, Base: base, Auth: r.auth(e)}, nil
 }
 
-// auth returns the function that sets the key in a request header.
+// auth returns the function to set the key in a request header.
 func (r row) auth(e environ.Lookup) func(http.Header) error {
 	if len(r.needs) == 0 {
 		return nil

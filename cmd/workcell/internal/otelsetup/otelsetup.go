@@ -34,7 +34,7 @@ const (
 	// would exceed the message size of a collector.
 	maxAttributeLength = 4096
 
-	// flushTimeout is the maximum time that a command waits for the collector at its end.
+	// flushTimeout is the maximum time to wait for the collector at the end of a command.
 	flushTimeout = 5 * time.Second
 
 	// localDelay is the maximum delay before a span is written to the file. A killed process loses the spans of this time.
@@ -103,7 +103,7 @@ func (t *Tracing) startTraces(
 ) {
 	limits := sdktrace.NewSpanLimits()
 	// The mapping applies the length limit from the environment variables. The SDK must not apply it, because the mapping
-	// reads token counts from text that the SDK would truncate.
+	// reads token counts from text, which the SDK would truncate.
 	mapping := otelgenai.Options{MaxLength: limits.AttributeValueLengthLimit, OldNames: oldNames(o.Env)}
 	if mapping.MaxLength <= 0 || mapping.MaxLength > maxAttributeLength {
 		mapping.MaxLength = maxAttributeLength
@@ -125,7 +125,7 @@ func (t *Tracing) startTraces(
 	t.provider = sdktrace.NewTracerProvider(options...)
 	otel.SetTracerProvider(t.provider)
 	if server := o.Env.Get("GENKIT_TELEMETRY_SERVER"); server != "" {
-		// Genkit attaches the Developer UI's exporter only to a provider that it created itself.
+		// Genkit attaches the Developer UI's exporter only to an own provider.
 		client := tracing.NewHTTPTelemetryClient(server)
 		if o.Env.Get("GENKIT_ENABLE_REALTIME_TELEMETRY") == "true" {
 			tracing.WriteTelemetryRealtime(client)
@@ -135,7 +135,7 @@ func (t *Tracing) startTraces(
 	}
 }
 
-// startMetrics sets the meter provider. It returns the exporter that derives metrics from spans, or nil if metrics are
+// startMetrics sets the meter provider. It returns the exporter for metrics from spans, or nil if metrics are
 // off.
 func (t *Tracing) startMetrics(ctx context.Context, o Options, service *resource.Resource) sdktrace.SpanExporter {
 	exporter, err := newMetricExporter(ctx, o.Env)
@@ -159,7 +159,7 @@ func oldNames(e environ.Lookup) bool {
 	return slices.Contains(strings.Split(list, ","), "gen_ai/dup")
 }
 
-// KeepIn stores the spans of this process in dir, including spans that ended before the call. It reports whether spans
+// KeepIn stores the spans of this process in dir, including earlier spans. It reports whether spans
 // are stored. If Options.Keep is not set or traces are off, it returns false. Later calls do not change the directory.
 func (t *Tracing) KeepIn(dir string) bool {
 	if t.kept == nil {

@@ -1,5 +1,5 @@
-// Package parcel packs the files of a workflow run, so that another host can execute the run. A parcel contains the
-// workflow, its agents with their partials and skills, the files for recorded answers and model prices, and the initial
+// Package parcel packs the files of a workflow run, to allow another host to execute the run. A parcel contains the
+// workflow, the agents with partials and skills, the files for recorded answers and model prices, and the initial
 // workspace.
 package parcel
 
@@ -17,7 +17,7 @@ import (
 	"strings"
 )
 
-// Files are the files that a run needs. Paths are local, including the paths returned by Extract. Empty paths mean that
+// Files are the required files of a run. Paths are local, including the paths returned by Extract. Empty paths mean
 // there is no such file.
 type Files struct {
 	Workflow string            `json:"workflow"`
@@ -60,7 +60,7 @@ func (f Files) Write(w io.Writer) error {
 	return errors.Join(p.err, p.z.Close())
 }
 
-// packer writes an archive. After an error, its methods do nothing.
+// packer writes an archive. After an error, the methods do nothing.
 type packer struct {
 	z      *zip.Writer
 	packed map[string]bool
@@ -68,7 +68,7 @@ type packer struct {
 	err    error
 }
 
-// file packs a file and returns its name in the parcel. If file is empty, it returns an empty name.
+// file packs a file and returns the name in the parcel. If file is empty, it returns an empty name.
 func (p *packer) file(name, file string) string {
 	if file == "" || p.err != nil {
 		return ""
@@ -95,7 +95,7 @@ func (p *packer) add(name string, r io.Reader) {
 	p.err = err
 }
 
-// agent packs an agent with its skills and the partials in its directory. Agents of the same directory share the
+// agent packs an agent with skills, and the partials in the directory. Agents of the same directory share the
 // partials.
 func (p *packer) agent(file string, skills []string) string {
 	from := filepath.Dir(file)
@@ -117,7 +117,7 @@ func (p *packer) agent(file string, skills []string) string {
 	return p.tree(from, filepath.Base(file), to)
 }
 
-// tree packs a regular file, or the regular files below a directory, and returns its name in the parcel.
+// tree packs a regular file, or the regular files below a directory, and returns the name in the parcel.
 func (p *packer) tree(above, what, to string) string {
 	if p.err != nil {
 		return ""

@@ -48,7 +48,7 @@ func contents(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// pack writes a parcel and returns its path.
+// pack writes a parcel and returns the path.
 func pack(t *testing.T, f parcel.Files) string {
 	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "parcel.zip"))
@@ -124,7 +124,7 @@ func TestLinksOut(t *testing.T) {
 	}
 }
 
-// TestStrangeParcels verifies that files that are not parcels, or that would be extracted outside of the directory, are
+// TestStrangeParcels verifies that other files than parcels, and entries outside of the directory, are
 // rejected.
 func TestStrangeParcels(t *testing.T) {
 	t.Parallel()

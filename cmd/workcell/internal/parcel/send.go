@@ -17,7 +17,7 @@ import (
 // made is the name of the results file in the queue.
 const made = "made"
 
-// ErrWorkspace means that a workspace directory cannot be packed.
+// ErrWorkspace means a workspace directory cannot be packed.
 var ErrWorkspace = errors.New("cannot pack the workspace")
 
 // Send packs the files of a run and stores them with the run in the queue. workspace is the directory to pack. It is
@@ -43,7 +43,7 @@ func Send(ctx context.Context, q *worker.Queue, runID string, f Files, workspace
 	if err != nil {
 		return err
 	}
-	defer packed.Close() // the file is removed with its directory
+	defer packed.Close() // the file is removed with the directory
 	if err := f.Write(packed); err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func Send(ctx context.Context, q *worker.Queue, runID string, f Files, workspace
 }
 
 // Fetch copies the files of a run into dir, a directory of kept.Needs. It copies the workspace to the place where the
-// run's engine looks for it. It also copies results that an earlier process collected before it died.
+// run's engine looks for it. It also copies results collected by an earlier, dead process.
 func Fetch(ctx context.Context, q *worker.Queue, runID string, kept runfiles.Dir, dir string) (f Files, err error) {
 	packed := filepath.Join(dir, "parcel.zip")
 	if err := fetch(ctx, q, runID, worker.Needed, packed); err != nil {

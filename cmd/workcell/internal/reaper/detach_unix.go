@@ -21,7 +21,7 @@ func makeNice(pid int) {
 }
 
 // detach makes a command run in a new session without a terminal. The command inherits none of this process's
-// descriptors, not even those that this process inherited itself.
+// descriptors, not even descriptors inherited by this process.
 func detach(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	dir, err := os.Open("/dev/fd")

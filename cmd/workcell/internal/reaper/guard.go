@@ -1,4 +1,4 @@
-// Package reaper implements a process that outlives the process that owns sandboxes. It waits until the owner has
+// Package reaper implements a process with a longer life than the owner of sandboxes. It waits until the owner has
 // ended. Then it removes the remaining sandboxes when they expire, like the cleanup of every later command. Therefore,
 // the sandboxes of a killed process are removed even if the user runs no other command.
 package reaper
@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Command is the name of the reaper's command. Variable is the environment variable that disables reapers.
+// Command is the name of the reaper's command. Variable is the environment variable to disable reapers.
 const (
 	Command  = "reaper"
 	Variable = "WORKCELL_REAPER"
@@ -34,8 +34,8 @@ type Options struct {
 	Failed  func(error)              // called if no reaper can be started
 }
 
-// Guard returns a store that starts a reaper before its manager creates the first sandbox. At the end, it stops the
-// reaper unless a sandbox remains that will expire.
+// Guard returns a store to start a reaper before the manager creates the first sandbox. At the end, it stops the
+// reaper unless an expiring sandbox remains.
 func Guard(store state.Records, o Options) record.Store {
 	return &guardedStore{Records: store, o: o, started: make(chan struct{})}
 }
@@ -109,7 +109,7 @@ func (g *guardedStore) settle() {
 
 // launch starts a reaper for an owner. The reaper inherits no streams, descriptors, terminal, or working directory,
 // because other programs may wait until these are closed. Of the environment, it inherits only the variables to find
-// the engine, so that it does not keep model keys and other secrets in memory for a long time.
+// the engine, to avoid model keys and other secrets in memory for a long time.
 func (o Options) launch(owner string) (*exec.Cmd, error) {
 	dir, err := filepath.Abs(o.Dir)
 	if err != nil {
@@ -135,7 +135,7 @@ func (o Options) launch(owner string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// thisProgram returns the file of the running program, even if its path now contains another program.
+// thisProgram returns the file of the running program, even if the path now contains another program.
 func thisProgram() (string, error) {
 	path, err := os.Executable()
 	if runtime.GOOS != "linux" {

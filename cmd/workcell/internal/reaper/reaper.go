@@ -34,7 +34,7 @@ type Reaper struct {
 	pause func(context.Context, time.Duration) error
 }
 
-// Run waits for the end of the owner. Then it runs sweeps as long as sandboxes remain that will expire. If an engine
+// Run waits for the end of the owner. Then it runs sweeps as long as expiring sandboxes remain. If an engine
 // has several reapers, one of them continues and the others exit, because they would see the same records.
 func (r *Reaper) Run(ctx context.Context, owner string) error {
 	r.pause = pause
@@ -68,7 +68,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// sweepOn runs sweeps until no sandbox remains that will expire.
+// sweepOn runs sweeps until no expiring sandbox remains.
 func (r *Reaper) sweepOn(ctx context.Context) error {
 	nap, read := minNap, time.Now()
 	for {
@@ -114,7 +114,7 @@ func (r *Reaper) look(ctx context.Context, sweep bool) (at time.Time, more bool,
 	return nextDue(ctx, store, r.Engine, "")
 }
 
-// sweep runs the cleanup sweep that every command runs at its start.
+// sweep runs the cleanup sweep of every command's start.
 func (r *Reaper) sweep(ctx context.Context, store state.Records) error {
 	instance, err := r.State.ReadInstance(ctx, store)
 	if err != nil {
@@ -124,7 +124,7 @@ func (r *Reaper) sweep(ctx context.Context, store state.Records) error {
 	if err != nil {
 		return err
 	}
-	defer driver.Close() // all its sandboxes stay
+	defer driver.Close() // all sandboxes stay
 	m, err := session.NewManager(driver, &session.Options{
 		Instance: instance, Store: store, Engine: r.Engine, ReapEvery: -1, Logger: r.Logger,
 	})
@@ -153,7 +153,7 @@ func nextDue(ctx context.Context, store state.Records, engine, besides string) (
 				return at, false, err
 			}
 			if lives {
-				continue // the owner's process has its own reaper
+				continue // the owner's process has a reaper
 			}
 		}
 		at, ok = due, true

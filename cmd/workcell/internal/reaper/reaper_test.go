@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	deadOwner = "aaaaaaaaaaaaaaaa" // id of a process that has ended
+	deadOwner = "aaaaaaaaaaaaaaaa" // id of an ended process
 	engine    = "docker-1"
 )
 

@@ -16,7 +16,7 @@ import (
 
 // Options configures the drawing of a trace.
 type Options struct {
-	All   bool // draw every span, including spans that the short form omits
+	All   bool // draw every span, including spans missing in the short form
 	Width int  // text width in columns; at least 60
 	Color bool // use terminal colors
 }
@@ -70,7 +70,7 @@ func (t *Trace) Text(w io.Writer, o Options) error {
 	return err
 }
 
-// Row is a span with its place in the trace.
+// Row is a span with a place in the trace.
 type Row struct {
 	*Span
 	Depth int // number of displayed ancestors
@@ -103,7 +103,7 @@ func branches(last []bool) string {
 	return b.String()
 }
 
-// label returns the name of a span with its most important attribute. Names may come from a model, so label makes them
+// label returns the name of a span with the most important attribute. Names may come from a model, so label makes them
 // safe for a terminal.
 func (s *Span) label() string {
 	a := s.Attributes
@@ -133,7 +133,7 @@ func (s *Span) label() string {
 	return strings.TrimSpace(sanitize.Line(text))
 }
 
-// duration formats d with about three digits.
+// duration formats d with about three digits, for example "1.25s".
 func duration(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:

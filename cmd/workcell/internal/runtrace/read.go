@@ -127,7 +127,7 @@ func valueOf(v *commonpb.AnyValue) string {
 	return ""
 }
 
-// newTrace links spans to a tree. The file is untrusted: a span that is its own ancestor becomes a root.
+// newTrace links spans to a tree. The file is untrusted: a span below itself becomes a root.
 func newTrace(id string, spans []*Span) *Trace {
 	slices.SortStableFunc(spans, func(a, b *Span) int { return a.Start.Compare(b.Start) })
 	byID := map[string]*Span{}
@@ -145,7 +145,7 @@ func newTrace(id string, spans []*Span) *Trace {
 	return t
 }
 
-// below reports whether s is p or one of its ancestors.
+// below reports whether s is p or an ancestor of p.
 func below(byID map[string]*Span, p, s *Span) bool {
 	for range len(byID) + 1 {
 		if p == s {
@@ -182,7 +182,7 @@ func (s *Span) kind() Kind {
 }
 
 // shown reports whether the short form includes the span. The short form omits Genkit's internal spans, and sandbox
-// calls that add no information to the tool call above them.
+// calls without information beyond the tool call above them.
 func (s *Span) shown() bool {
 	switch s.Name {
 	case telemetry.SpanWorkflowStep, telemetry.SpanExec, telemetry.SpanStream, telemetry.SpanExecutor:
@@ -215,7 +215,7 @@ func (t *Trace) count(kind Kind) (n int) {
 	return n
 }
 
-// each calls fn for the spans of the trace, parents first. last reports for the span and each of its ancestors whether
+// each calls fn for the spans of the trace, parents first. last reports for the span and each ancestor whether
 // it is the last sibling. Unless all is set, hidden spans are replaced by their children.
 func (t *Trace) each(fn func(s *Span, last []bool), all bool) {
 	var walk func(spans []*Span, last []bool)

@@ -25,17 +25,17 @@ import (
 // FileName is the name of the file in the run's directory.
 const FileName = "trace.jsonl"
 
-// maxBytes limits the file of a run, and the spans that wait for a file. It fits about 10,000 spans without contents.
+// maxBytes limits the file of a run, and the spans waiting for a file. It fits about 10,000 spans without contents.
 const maxBytes = 16 << 20
 
-// errFull means that the file reached its size limit.
+// errFull means the file reached the size limit.
 var errFull = fmt.Errorf("the trace exceeds %d MiB; later spans are not saved", maxBytes>>20)
 
-// Recorder writes the spans of a run to a file. Spans that end before the file is known wait in memory. It is safe for
+// Recorder writes the spans of a run to a file. Spans from before Keep wait in memory. It is safe for
 // concurrent use.
 type Recorder struct {
 	mu      sync.Mutex // guards the fields below
-	waiting []byte     // lines that wait for the file
+	waiting []byte     // lines waiting for the file
 	file    *os.File   // nil before Keep
 	size    int        // bytes in the file
 	err     error      // first error; nothing is written after an error
@@ -119,7 +119,7 @@ type client struct{ r *Recorder }
 func (client) Start(context.Context) error { return nil }
 func (client) Stop(context.Context) error  { return nil }
 
-// UploadTraces writes one line. The recorder stores write errors, so that they do not affect the export to a collector.
+// UploadTraces writes one line. The recorder stores write errors, to avoid an effect on the export to a collector.
 func (c client) UploadTraces(_ context.Context, spans []*tracepb.ResourceSpans) error {
 	line, err := marshal(&tracepb.TracesData{ResourceSpans: spans})
 	c.r.mu.Lock()

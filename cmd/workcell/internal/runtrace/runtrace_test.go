@@ -16,7 +16,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// record creates a trace of three spans that a recorder stores in dir.
+// record creates a trace of three spans, stored in dir by a recorder.
 func record(t *testing.T, r *Recorder, dir string) (traceID string) {
 	t.Helper()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(r.Exporter()))
@@ -53,7 +53,7 @@ func read(t *testing.T, dir string) []*Trace {
 	return traces
 }
 
-// TestKeepAndDraw verifies that the file contains all spans, including spans that ended before the file was known, and
+// TestKeepAndDraw verifies that the file contains all spans, including spans from before the file was known, and
 // that they are drawn.
 func TestKeepAndDraw(t *testing.T) {
 	t.Parallel()
@@ -138,7 +138,7 @@ func TestResumedRun(t *testing.T) {
 	}
 }
 
-// TestFileIsBounded verifies that spans above the limit cause an error, and that stored spans remain.
+// TestFileIsBounded verifies that spans above the limit cause an error, and stored spans remain.
 func TestFileIsBounded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -155,7 +155,7 @@ func TestFileIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzRead verifies for any file content that reading and drawing end, and that names are escaped for the terminal.
+// FuzzRead verifies for any file content that reading and drawing end, and names are escaped for the terminal.
 func FuzzRead(f *testing.F) {
 	span := func(id, parent, name string) string {
 		return fmt.Sprintf(`{"traceId":"0123456789abcdef0123456789abcdef","spanId":%q,"parentSpanId":%q,"name":%q,"startTimeUnixNano":"1","endTimeUnixNano":"5"}`, id, parent, name)

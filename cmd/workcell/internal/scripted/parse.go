@@ -48,7 +48,7 @@ func (p *parser) problem(n *yamlnode.Node, format string, args ...any) {
 	p.Fail(n, "", format, args...)
 }
 
-// failExpr reports an error of package expr at its position in the scalar n.
+// failExpr reports an error of package expr at the position in the scalar n.
 func (p *parser) failExpr(n *yamlnode.Node, err error) {
 	if e, ok := errors.AsType[*expr.Error](err); ok && e.Node != nil {
 		p.FailInside(n, e.Offset, "", "%v", err)

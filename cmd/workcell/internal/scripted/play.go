@@ -74,7 +74,7 @@ func estimate(messages []*ai.Message) int {
 	return (size + bytesPerToken - 1) / bytesPerToken
 }
 
-// playing is a turn with the variables of its expressions.
+// playing is a turn with the variables of the expressions.
 type playing struct {
 	file  string
 	agent string
@@ -266,7 +266,7 @@ func (play *playing) evalError(err error) error {
 	return play.errorf(play.turn.line, "%w; the last tool output was %s", err, play.lastText())
 }
 
-// errorf returns an error with its position: file, line, agent, invocation, and turn, counted from 1.
+// errorf returns an error with a position: file, line, agent, invocation, and turn, counted from 1.
 func (play *playing) errorf(line int, format string, args ...any) error {
 	args = append([]any{play.file, line, play.agent, play.at.invocation + 1, play.at.turn + 1}, args...)
 	return fmt.Errorf("%s:%d: agent %s, invocation %d, turn %d: "+format, args...)

@@ -8,14 +8,14 @@ import (
 	"github.com/firebase/genkit/go/core/api"
 )
 
-// Provider is the name of the provider, which is the part of its models' names before the slash.
+// Provider is the name of the provider, which is the part of the models' names before the slash.
 const Provider = "scripted"
 
-// ModelName returns the name of the model that plays an agent's turns.
+// ModelName returns the name of the model for an agent's turns.
 func ModelName(agent string) string { return Provider + "/" + agent }
 
-// Plugin is the Genkit plugin that plays a script. It remembers the invocations that each run has played, so that every
-// run plays the script from its beginning. It is safe for concurrent use.
+// Plugin is the Genkit plugin for a script. It remembers the played invocations of each run, so that every
+// run plays the script from the beginning. It is safe for concurrent use.
 type Plugin struct {
 	script *Script
 
@@ -23,7 +23,7 @@ type Plugin struct {
 	taken map[taking]bool
 }
 
-// taking is an invocation that a run has played.
+// taking is an invocation played by a run.
 type taking struct {
 	run string
 	inv *invocation
@@ -49,7 +49,7 @@ func (p *Plugin) Played(run, agent string) {
 	}
 }
 
-// Continues marks the invocation of a conversation that will be continued as played. refs are the references of the
+// Continues marks the invocation of a continued conversation as played. refs are the references of the
 // conversation's tool calls. It returns false if they do not refer to an invocation.
 func (p *Plugin) Continues(run, agent string, refs []string) bool {
 	p.mu.Lock()

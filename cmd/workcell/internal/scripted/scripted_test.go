@@ -59,7 +59,7 @@ func parse(t *testing.T, src string) *scripted.Script {
 	return s
 }
 
-// start returns a function that runs an agent with the script, with a real Genkit instance and a real tool.
+// start returns a function to run an agent with the script, with a real Genkit instance and a real tool.
 func start(t *testing.T, src string) func(agent, prompt string, input map[string]any, opts ...ai.GenerateOption) (*ai.ModelResponse, error) {
 	t.Helper()
 	g := genkit.Init(t.Context(),
@@ -99,8 +99,8 @@ func TestPlaysTurnsWithRealOutputs(t *testing.T) {
 	wantError(t, err, `script.yaml: agent test-runner, invocation 3, turn 1: the script has only 2 invocation(s)`)
 }
 
-// TestEveryRunPlaysTheScript verifies that every run plays the script from its beginning, and that a resumed run
-// continues at its position.
+// TestEveryRunPlaysTheScript verifies that every run plays the script from the beginning, and a resumed run
+// continues at the old position.
 func TestEveryRunPlaysTheScript(t *testing.T) {
 	t.Parallel()
 	plugin := scripted.NewPlugin(parse(t, `agents: {a: [[{text: first}], [{text: second}]]}`))
@@ -241,7 +241,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// FuzzParse verifies that the parser never panics, that an accepted script has agents, and that every problem contains
+// FuzzParse verifies that the parser never panics, an accepted script has agents, and every problem contains
 // the file's name.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(example))
@@ -276,7 +276,7 @@ func wantError(t *testing.T, err error, text string) {
 	}
 }
 
-// TestContinues verifies that an invocation with a continued conversation counts as played, and that Workcell's notices
+// TestContinues verifies that an invocation with a continued conversation counts as played, and Workcell's notices
 // to the model do not begin another invocation.
 func TestContinues(t *testing.T) {
 	t.Parallel()

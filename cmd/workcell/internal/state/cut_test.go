@@ -124,7 +124,7 @@ func TestConnectionCutAtEachMessage(t *testing.T) {
 	}
 }
 
-// useAll runs all operations that change records and runs, and checks their results.
+// useAll runs all writing operations on records and runs, and checks the results.
 func useAll(t *testing.T, records Records, journal runstore.Store, name string) error {
 	ctx := t.Context()
 	owner, leave, err := records.Join(ctx)

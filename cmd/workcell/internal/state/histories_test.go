@@ -29,7 +29,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// clientVariable makes the test binary run as a client of a place. Its value is the client as JSON.
+// clientVariable makes the test binary run as a client of a place. The value is the client as JSON.
 const clientVariable = "WORKCELL_TEST_CLIENT"
 
 func TestMain(m *testing.M) {
@@ -51,7 +51,7 @@ const (
 	things   = 3 // number of keys, and number of runs
 )
 
-// client is a process that runs random operations on a place.
+// client is a process with random operations on a place.
 type client struct {
 	Place Place
 	ID    int
@@ -77,7 +77,7 @@ type result struct {
 	Entries string // read: entries of the run
 }
 
-// done is an operation with its result and its times, in nanoseconds of the host's monotonic clock.
+// done is an operation with result and times, in nanoseconds of the host's monotonic clock.
 type done struct {
 	Act       act
 	Result    result
@@ -102,7 +102,7 @@ func beClient(raw string) error {
 }
 
 // work prints the client's owner id and waits for the owners of the other clients, which must all be alive. Then it
-// runs its operations and prints each. It ends when its input is closed.
+// runs its operations and prints each. It ends when the input is closed.
 func (c client) work(ctx context.Context, records record.Store, journal runstore.Store) error {
 	owner, _, err := records.Join(ctx)
 	if err != nil {
@@ -197,7 +197,7 @@ type kept struct {
 	entries string
 }
 
-// next returns the state after an operation, and the result that the client must get.
+// next returns the state after an operation, and the required result for the client.
 func (k kept) next(a act) (kept, result) {
 	rec, other := &k.records[a.Slot], k.records[1-a.Slot]
 	exists, unknown := result{Refused: "exists"}, result{Refused: "unknown"}
@@ -234,7 +234,7 @@ func (k kept) next(a act) (kept, result) {
 	return k, result{}
 }
 
-// model describes the allowed histories: each operation must take effect at one moment between its call and its return.
+// model describes the allowed histories: each operation must take effect at one moment between call and return.
 // Operations on different keys and runs are independent.
 func model() porcupine.Model {
 	return porcupine.Model{
@@ -277,7 +277,7 @@ func TestHistories(t *testing.T) {
 	})
 }
 
-// checkHistory runs processes that use a place. apart is the difference of their clocks.
+// checkHistory runs processes on a place. apart is the difference of their clocks.
 func checkHistory(t *testing.T, place Place, apart time.Duration) {
 	journal, err := place.OpenJournal(t.Context(), true)
 	must(t, err)

@@ -22,7 +22,7 @@ import (
 const Variable = "WORKCELL_STATE"
 
 // Place is the location of the state. The directory contains the files of runs. The records of sandboxes and the
-// journals of runs are in its state file, or in a database that several hosts share.
+// journals of runs are in the state file, or in a database that several hosts share.
 type Place struct {
 	Dir Dir
 	URL string // of a PostgreSQL database; empty for the state file
@@ -122,7 +122,7 @@ func (p Place) AwaitEnd(ctx context.Context, owner string) error {
 	return p.awaitSharedEnd(ctx, owner)
 }
 
-// Claim claims a name, of lowercase letters and digits, for a task that only one process should do. held reports
+// Claim claims a name, of lowercase letters and digits, for a task of only one process. held reports
 // whether another process has claimed it. leave releases the claim.
 func (p Place) Claim(ctx context.Context, name string) (leave func() error, held bool, err error) {
 	if p.URL == "" {
@@ -131,7 +131,7 @@ func (p Place) Claim(ctx context.Context, name string) (leave func() error, held
 	return p.claimShared(ctx, name)
 }
 
-// Passes reports whether err is temporary, so that the state may be readable later.
+// Passes reports whether err is temporary and the state may be readable later.
 func Passes(err error) bool {
 	return errors.Is(err, sqlitefile.ErrBusy) || errors.Is(err, sqlitefile.ErrFull) || sharedPasses(err)
 }

@@ -58,7 +58,7 @@ func sharedPasses(err error) bool {
 	return errors.Is(err, postgres.ErrUnreachable) || errors.Is(err, postgres.ErrLeaseLost)
 }
 
-// Lost returns a channel that is closed if other processes consider an owner of the records dead, or may soon do so.
+// Lost returns a channel, closed if other processes consider an owner of the records dead, or may soon do so.
 func Lost(records Records, owner string) <-chan struct{} {
 	if leased, ok := records.(interface {
 		Lost(owner string) <-chan struct{}

@@ -1,5 +1,5 @@
-// Package state manages the directory for data that must outlive a command: the records of sandboxes, the journals of
-// runs, and the id of the installation.
+// Package state manages the directory for data with a longer life than a command, such as the records of sandboxes, the
+// journals of runs, and the id of the installation.
 package state
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// instanceFile contains the random id that marks all sandboxes of this user's commands.
+// instanceFile contains the random id of all sandboxes of this user's commands.
 const instanceFile = "instance"
 
 // stateFile contains the records of sandboxes and the journals of runs.
@@ -55,7 +55,7 @@ func (d Dir) Path(name ...string) string {
 	return filepath.Join(append([]string{string(d)}, name...)...)
 }
 
-// Hint returns a remedy for a state file or a database that is not usable. It is empty for other errors.
+// Hint returns a remedy for an unusable state file or database. It is empty for other errors.
 func Hint(err error) string {
 	switch {
 	case errors.Is(err, sqlitefile.ErrCorrupt), errors.Is(err, sqlitefile.ErrForeign):
@@ -74,7 +74,7 @@ func Hint(err error) string {
 }
 
 // instanceWith returns this installation's id. The first command creates it. The id is stored in the instance file and,
-// if the command opens records, in the state file, so that the sandboxes are not lost if one of the files is lost.
+// if the command opens records, in the state file, to keep the sandboxes if one of the files is lost.
 // store may be nil.
 func (d Dir) instanceWith(ctx context.Context, store Records) (string, error) {
 	if store == nil {

@@ -76,7 +76,7 @@ func TestDamagedInstanceIsNotReplaced(t *testing.T) {
 	}
 }
 
-// TestInstanceIsKept verifies that the state file stores the instance id of its sandboxes. A lost instance file is
+// TestInstanceIsKept verifies that the state file stores the instance id of the sandboxes. A lost instance file is
 // recreated, and a different id is an error.
 func TestInstanceIsKept(t *testing.T) {
 	t.Parallel()
@@ -133,7 +133,7 @@ func TestStateDirThatCannotBeMade(t *testing.T) {
 	}
 }
 
-// TestFind verifies that the flag takes precedence over the variable, and that values other than database URLs are
+// TestFind verifies that the flag takes precedence over the variable, and values other than database URLs are
 // rejected.
 func TestFind(t *testing.T) {
 	t.Parallel()

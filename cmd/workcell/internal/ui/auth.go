@@ -60,7 +60,7 @@ func (s *Server) owner(token string) (string, bool) {
 	return t.Name, ok && (t.Expires.IsZero() || time.Now().Before(t.Expires))
 }
 
-// identify returns the client of a request: the owner of its bearer token or of its cookie.
+// identify returns the client of a request: the owner of the bearer token or of the cookie.
 func (s *Server) identify(r *http.Request) (who string, ok bool) {
 	if token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); bearer {
 		return s.owner(token)
@@ -85,7 +85,7 @@ func (s *Server) sign(text string) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// cookieName has the port, because browsers send a host's cookies to all its ports.
+// cookieName has the port, because browsers send a host's cookies to all ports.
 func (s *Server) cookieName() string {
 	u, err := url.Parse(s.opts.URL)
 	if err != nil || u.Scheme == "https" {
@@ -94,7 +94,7 @@ func (s *Server) cookieName() string {
 	return "wc_" + u.Port()
 }
 
-// enter sets the cookie of a client after its login.
+// enter sets the cookie of a client after the login.
 func (s *Server) enter(w http.ResponseWriter, r *http.Request, who string) error {
 	until := time.Now().Add(cookieTime)
 	text := fmt.Sprintf("%d.%s", until.Unix(), who)
@@ -117,7 +117,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// loginForm logs in a browser with a token from its user.
+// loginForm logs in a browser with a token from the user.
 func (s *Server) loginForm(w http.ResponseWriter, r *http.Request) error {
 	if who, ok := s.use(strings.TrimSpace(r.PostFormValue("t"))); ok {
 		return s.enter(w, r, who)

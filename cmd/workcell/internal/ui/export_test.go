@@ -28,7 +28,7 @@ func (s *Server) AssetBytes() (n int) {
 	return n
 }
 
-// Screen converts parts of output. Each line has the classes and the text of its spans.
+// Screen converts parts of output. Each line has the classes and the text of the spans.
 func Screen(parts ...string) (lines []string) {
 	var s screen
 	for _, p := range parts {

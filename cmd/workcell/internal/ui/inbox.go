@@ -26,7 +26,7 @@ const (
 	awayTime = 90 * time.Second
 )
 
-// questions are the calls that wait for approval, for the template of the same name.
+// questions are the calls waiting for approval, for the template of the same name.
 type questions struct {
 	Open []runstore.Approval
 	Done *runstore.Approval // the client has just answered it
@@ -46,7 +46,7 @@ func (s *Server) questions(ctx context.Context, run string) ([]runstore.Approval
 	return slices.DeleteFunc(list, func(q runstore.Approval) bool { return run != "" && q.Run != run }), err
 }
 
-// answered returns the latest questions of this server's pages that are no longer open, newest first.
+// answered returns the latest closed questions of this server's pages, newest first.
 func (s *Server) answered(ctx context.Context, open []runstore.Approval) (list []runstore.Approval, err error) {
 	s.mu.Lock()
 	ids := slices.Clone(s.asked)
@@ -63,7 +63,7 @@ func (s *Server) answered(ctx context.Context, open []runstore.Approval) (list [
 	return list, nil
 }
 
-// done returns the question that the client has just answered, or nil.
+// done returns the question just answered by the client, or nil.
 func (s *Server) done(r *http.Request) *runstore.Approval {
 	if id := r.URL.Query().Get("done"); id != "" {
 		if list, _ := s.opts.Journal.Approvals(r.Context(), id); len(list) == 1 {
@@ -137,7 +137,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) error {
 	return redirect(w, r, to+"?done="+url.QueryEscape(q.ID))
 }
 
-// see notes that a browser with the right to approve has more or fewer streams, or has requested something. Programs
+// see notes more or fewer streams of a browser with the right to approve, or has requested something. Programs
 // with a token do not count.
 func (s *Server) see(r *http.Request, streams int64) {
 	if s.opts.ReadOnly || r.Header.Get("Authorization") != "" {

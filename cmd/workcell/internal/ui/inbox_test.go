@@ -68,8 +68,8 @@ type readCloser struct{ *strings.Reader }
 
 func (readCloser) Close() error { return nil }
 
-// TestInbox verifies that a question is in the inbox, in the list of runs, and on its run's page, that every page has
-// the number, and that each answer is recorded with the name of the person.
+// TestInbox verifies that a question is in the inbox, in the list of runs, and on its run's page, every page has
+// the number, and each answer is recorded with the name of the person.
 func TestInbox(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(o *ui.Options) { o.User = "ben" })
@@ -126,8 +126,8 @@ func TestInbox(t *testing.T) {
 	}
 }
 
-// TestPagesAnswerOnce verifies that exactly one of several pages answers a question, that all others learn whose answer
-// counts, and that the calls of a dead or suspended process cannot be answered.
+// TestPagesAnswerOnce verifies that exactly one of several pages answers a question, all others learn whose answer
+// counts, and the calls of a dead or suspended process cannot be answered.
 func TestPagesAnswerOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -299,8 +299,8 @@ func attempt(kind workflow.EventKind, n int, status workflow.Status) workflow.En
 		Attempt: n, Status: status}
 }
 
-// TestTranscriptPage verifies that the conversation of each attempt is shown in parts, that the page of a failed
-// attempt has the last turn, and that a missing conversation has a reason.
+// TestTranscriptPage verifies that the conversation of each attempt is shown in parts, the page of a failed
+// attempt has the last turn, and a missing conversation has a reason.
 func TestTranscriptPage(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -381,7 +381,7 @@ func TestHostileQuestions(t *testing.T) {
 	}
 }
 
-// labels verifies that ids are unique, and that every field has a name.
+// labels verifies that ids are unique, and every field has a name.
 func labels(t *testing.T, at, page string) {
 	t.Helper()
 	ids := map[string]bool{}

@@ -134,7 +134,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// runEvents rings for each journal entry of a run, and when its state or its trace changes.
+// runEvents rings for each journal entry of a run, and for each change of the state or the trace.
 func (s *Server) runEvents(w http.ResponseWriter, r *http.Request, run, from string) error {
 	dir, err := s.opts.App.RunFiles()
 	if err != nil {

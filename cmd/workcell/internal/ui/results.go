@@ -41,7 +41,7 @@ type changesPage struct {
 	Filter  string
 	Matches int // number of matching files
 	File    *changed
-	Result  *patch.Result // of applying the changes, or of its preview
+	Result  *patch.Result // of applying the changes, or of the preview
 	Done    bool
 	Failed  string
 }
@@ -104,7 +104,7 @@ func size(e *patch.Entry) int {
 	return len(e.Content)
 }
 
-// diff returns the file with its lines.
+// diff returns the file with lines.
 func (f changed) diff(c *patch.Change, whole bool) *changed {
 	switch {
 	case c.Old == nil:
@@ -321,7 +321,7 @@ func viewFile(
 	return v, nil
 }
 
-// imageType returns the type of an image without active content, from its first bytes.
+// imageType returns the type of an image without active content, from the first bytes.
 func imageType(data []byte) string {
 	t := http.DetectContentType(data[:min(len(data), 512)])
 	if slices.Contains([]string{"image/png", "image/jpeg", "image/gif", "image/webp"}, t) {

@@ -26,7 +26,7 @@ type runsPage struct {
 	app.RunPage
 	Query  app.RunQuery
 	States []string
-	Waits  map[string]runstore.Approval // the oldest question of each run that waits
+	Waits  map[string]runstore.Approval // the oldest question of each waiting run
 	Older  string                       // URL of the next page; empty on the last page
 	Now    time.Time
 }
@@ -130,7 +130,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	return s.render(w, r, http.StatusOK, "run", runPage(h, body))
 }
 
-// cancelWait is how long a request waits for a run to stop. Its page shows what happens later.
+// cancelWait is how long a request waits for a run to stop. The page shows the later states.
 const cancelWait = 3 * time.Second
 
 // cancel asks the process of a run to stop, or ends an interrupted run.
@@ -197,7 +197,7 @@ func (s *Server) journal(w http.ResponseWriter, r *http.Request) error {
 	return s.render(w, r, http.StatusOK, "journal", runPage(h, body))
 }
 
-// rawStep downloads a field of an entry: its output, or one stream of a command.
+// rawStep downloads a field of an entry: the output, or one stream of a command.
 func (s *Server) rawStep(w http.ResponseWriter, r *http.Request) error {
 	h, err := s.runHead(r, "")
 	if err != nil {

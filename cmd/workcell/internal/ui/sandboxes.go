@@ -60,7 +60,7 @@ type sandboxesPage struct {
 	Problems []string // unavailable engines
 }
 
-// stale is the state of a sandbox whose engine does not answer. Its row comes from the records.
+// stale is the state of a sandbox whose engine does not answer. The row comes from the records.
 const stale = "last known"
 
 // listSandboxes returns the sandboxes of the default backend and of all backends in the records, newest first.
@@ -103,7 +103,7 @@ func (s *Server) listSandboxes(ctx context.Context) (out sandboxesPage, err erro
 	slices.SortFunc(out.Rows, func(a, b app.SandboxView) int {
 		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
 	})
-	// The default backend also has its name.
+	// The default backend also has a name.
 	out.Rows = slices.CompactFunc(out.Rows, func(a, b app.SandboxView) bool { return a.ID == b.ID })
 	slices.Sort(out.Problems)
 	return out, nil
@@ -151,7 +151,7 @@ type sandboxPage struct {
 // looker reads from a sandbox.
 type looker func(context.Context, *session.Session) error
 
-// look calls fn with a sandbox, without using it: the sandbox does not start, and its idle time continues. If the
+// look calls fn with a sandbox, without using it: the sandbox does not start, and the idle time continues. If the
 // sandbox cannot be read, the reason is in the page, and fn is not called.
 func (s *Server) look(r *http.Request, p *sandboxPage, fn looker) error {
 	ctx, id := r.Context(), r.PathValue("id")

@@ -288,7 +288,7 @@ type page struct {
 	Title, Nav string
 	Theme      string
 	Path       string
-	Events     string // URL of the stream of its changes
+	Events     string // URL of the stream of changes
 	Waiting    string // number of open questions; empty for none
 	Body       any
 	Options

@@ -37,7 +37,7 @@ var formats = template.FuncMap{
 	"stamp": func(t time.Time) string { return t.Local().Format(time.DateTime) },
 }
 
-// took returns a duration with about three digits.
+// took returns a duration with about three digits, for example "1.2 s" or "3:07".
 func took(d time.Duration) string {
 	switch {
 	case d <= 0:

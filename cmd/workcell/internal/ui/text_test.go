@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/patch"
 )
 
-// TestScreen verifies that colors, carriage returns, and backspaces apply, and that all other control characters are
+// TestScreen verifies that colors, carriage returns, and backspaces apply, and all other control characters are
 // visible text.
 func TestScreen(t *testing.T) {
 	t.Parallel()

@@ -35,7 +35,7 @@ type timeline struct {
 	Rows   []row
 	Ticks  []string // times at the start, at the quarters, and at the end
 	Pane   *pane    // nil if no row is selected
-	Folded bool     // only the selected step has its spans
+	Folded bool     // only the selected step has spans
 	Follow bool     // the selection follows the run
 }
 
@@ -48,10 +48,10 @@ type row struct {
 	State       string
 	Took        time.Duration
 	Start       time.Time
-	X, W        int // of its bar
+	X, W        int // of the bar
 	Live        bool
 	Selected    bool
-	More        int    // number of its hidden rows
+	More        int    // number of hidden rows
 	Next        string // from parameter for the next of these rows
 
 	step *app.StepView

@@ -30,7 +30,7 @@ import (
 
 const secret = "0123456789abcdef"
 
-// rig is a server with its state.
+// rig is a server with state.
 type rig struct {
 	t       *testing.T
 	server  *ui.Server
@@ -164,7 +164,7 @@ func text(t *testing.T, res *http.Response) string {
 	return string(raw)
 }
 
-// visible returns the text of a page without its markup.
+// visible returns the text of a page without markup.
 func visible(t *testing.T, page string) string {
 	t.Helper()
 	var b strings.Builder
@@ -227,7 +227,7 @@ func (r *rig) add(id string, entries ...workflow.Entry) {
 	}
 }
 
-// addRun adds a run with one failed command and its output.
+// addRun adds a run with one failed command and the output.
 func (r *rig) addRun(id, name, output string) {
 	r.t.Helper()
 	r.add(id,
@@ -258,7 +258,7 @@ func (r *rig) addResults(id, dir string, outputs, before, after patch.Tree) {
 
 func file(content string) patch.Entry { return patch.Entry{Mode: 0o644, Content: []byte(content)} }
 
-// TestLogin verifies that a login link works once, that programs that check links do not use it up, and that only a
+// TestLogin verifies that a login link works once, link checkers do not use it up, and only a
 // cookie from a login and a valid bearer token open a page.
 func TestLogin(t *testing.T) {
 	t.Parallel()
@@ -315,7 +315,7 @@ func TestLogin(t *testing.T) {
 }
 
 // TestStrangers verifies for each route that requests without a login, from other pages, and for other host names are
-// refused, and that a read-only server has no route that changes something.
+// refused, and a read-only server has no route that changes something.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	full, reader := newRig(t), newRig(t, func(o *ui.Options) { o.ReadOnly = true })
@@ -370,7 +370,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// hostile is text that would do harm in a page or a terminal.
+// hostile is harmful text for a page or a terminal.
 const hostile = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'`{{.Secret}}{{template \"x\"}}" +
 	"\x1b]0;title\x07\x1b[2J\x1b[31mred\x1b[0m\u202etxet\u2066\u200b\x00\xff\xfe\r\nend"
 
@@ -419,8 +419,8 @@ func TestHostileText(t *testing.T) {
 	}
 }
 
-// TestHeaders verifies the headers that keep pages apart, that no page has inline code or styles, and that the
-// assets are small.
+// TestHeaders verifies the headers to keep pages apart, the absence of inline code and styles, and the small size of
+// the assets.
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -482,7 +482,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestRuns verifies the list of runs, its filters, and that the page of a failed run shows the failed step.
+// TestRuns verifies the list of runs, the filters, and the failed step on the page of a failed run.
 func TestRuns(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -514,7 +514,7 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// TestRunningAgent verifies that the page of a running agent shows its answers and tool calls, and that durations grow
+// TestRunningAgent verifies that the page of a running agent shows its answers and tool calls, and durations grow
 // only while the run's process is alive.
 func TestRunningAgent(t *testing.T) {
 	t.Parallel()
@@ -580,8 +580,8 @@ func TestTimelineFolds(t *testing.T) {
 	}
 }
 
-// TestApply verifies that the preview of the changes shows the effect of applying them, that a changed file is left
-// alone, and that applying twice has no effect.
+// TestApply verifies that the preview of the changes shows the effect of applying them, a changed file is left
+// alone, and applying twice has no effect.
 func TestApply(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -628,7 +628,7 @@ func TestApply(t *testing.T) {
 	want(t, r.page("/runs/run_apply/changes?filter=cart"), "cart.py")
 }
 
-// TestLargeChange verifies that a large change is cut, that the page reports it, and that all lines can be shown.
+// TestLargeChange verifies that a large change is cut, the page reports it, and all lines can be shown.
 func TestLargeChange(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -640,7 +640,7 @@ func TestLargeChange(t *testing.T) {
 	}
 }
 
-// TestFiles verifies that outputs are shown in parts, and that only images are shown as such.
+// TestFiles verifies that outputs are shown in parts, and only images are shown as such.
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -727,7 +727,7 @@ func TestStreamsEnd(t *testing.T) {
 	}
 }
 
-// TestEngineDown verifies that the list of sandboxes reports an engine that does not answer, and is not an empty list.
+// TestEngineDown verifies that the list of sandboxes reports an unreachable engine, and is not an empty list.
 func TestEngineDown(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -741,7 +741,7 @@ func TestEngineDown(t *testing.T) {
 	}
 }
 
-// TestTemplates verifies that each template is a page of the layout, and that JSON for scripts is not in pages.
+// TestTemplates verifies that each template is a page of the layout, and JSON for scripts is not in pages.
 func TestTemplates(t *testing.T) {
 	t.Parallel()
 	names, err := fs.Glob(os.DirFS("web"), "*.html")

@@ -1,4 +1,4 @@
-// Package admincmd contains the commands that serve sandboxes, check the host, and show the configuration.
+// Package admincmd contains the commands to serve sandboxes, check the host, and show the configuration.
 package admincmd
 
 import (
@@ -11,7 +11,7 @@ import (
 // command is a command of this group.
 type command struct{ *cli.Command }
 
-// Commands returns the commands that serve, check, and configure.
+// Commands returns the commands to serve, check, and configure.
 func Commands(c *cli.Command) []*cobra.Command {
 	a := &command{c}
 	list := []*cobra.Command{

@@ -101,7 +101,7 @@ All sandboxes that use the cache get these files, so only run commands that you 
 	return cmd
 }
 
-// runtimeOf returns the runtime whose image has the program that uses a cache.
+// runtimeOf returns the runtime of the image with the program for a cache.
 func runtimeOf(name string) frontmatter.Runtime {
 	switch name {
 	case "pip":

@@ -27,7 +27,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// doctorTimeout limits each request to an engine, so that doctor finishes even if the engine hangs.
+// doctorTimeout limits each request to an engine, to ensure an end of doctor even if the engine hangs.
 const doctorTimeout = 5 * time.Second
 
 // verdict is the result of a check.
@@ -49,9 +49,9 @@ type check struct {
 
 // report is the output of doctor.
 type report struct {
-	Usable   bool            `json:"usable"`           // a sandbox can run on the backend that commands would use
+	Usable   bool            `json:"usable"`           // a sandbox can run on the backend chosen for commands
 	Backend  string          `json:"backend"`          // requested backend
-	Chosen   string          `json:"chosen,omitempty"` // backend that commands would use; empty if auto finds none
+	Chosen   string          `json:"chosen,omitempty"` // backend chosen for commands; empty if auto finds none
 	Version  string          `json:"version"`
 	Guest    string          `json:"guest"`
 	Backends []*engineReport `json:"backends"`
@@ -108,7 +108,7 @@ select a backend.`,
 	return cmd
 }
 
-// diagnose checks one backend, or all backends concurrently, so that a backend that hangs does not delay the others.
+// diagnose checks one backend, or all backends concurrently, to prevent a hanging backend from delaying the others.
 func (a *command) diagnose(ctx context.Context, image string, network bool) (*report, error) {
 	c, err := a.Config()
 	if err != nil {
@@ -137,7 +137,7 @@ func (a *command) diagnose(ctx context.Context, image string, network bool) (*re
 	return r, nil
 }
 
-// choose sets the backend that commands would use, with the rules of auto.
+// choose sets the backend chosen for commands, with the rules of auto.
 func (r *report) choose() {
 	for _, e := range r.Backends {
 		if r.Backend == e.Name || e.there && (e.Name == engines.Docker || e.Name == engines.Containerd) {
@@ -212,7 +212,7 @@ func (a *command) examine(
 		return
 	}
 	switch d.Name {
-	case engines.Docker: // the engine reports its filter
+	case engines.Docker: // the engine reports the filter
 	case engines.Kubernetes:
 		r.add("seccomp", verdictOK, "container runtime's filter, for all sandboxes", "")
 	default:
@@ -246,7 +246,7 @@ func (r *engineReport) isolation(tiers map[string]backend.Isolation, used backen
 	r.add("isolation", verdictOK, text, "")
 }
 
-// absent reports that a backend cannot be used, why, and what to do.
+// absent reports an unusable backend, with reason and remedy.
 func (r *engineReport) absent(ctx context.Context, d engines.Engine, err error) {
 	_, hint := app.Classify(err)
 	if errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrUnsupported) {
@@ -292,7 +292,7 @@ func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d e
 	return true
 }
 
-// enforcement reports the limits that this engine enforces.
+// enforcement reports the limits enforced by this engine.
 func (r *engineReport) enforcement(c backend.Capabilities) {
 	r.Capabilities = &c
 	workspace := "size of /workspace, monitored: commands are killed above the limit, about one second after they " +

@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// listenFlags are the flags of all commands that serve HTTP.
+// listenFlags are the flags of all HTTP servers.
 type listenFlags struct {
 	listen    string
 	tokenFile string

@@ -46,7 +46,7 @@ type mcpOptions struct {
 	image     string
 	runtime   frontmatter.Runtime
 	network   backend.NetworkMode
-	caches    []string // host caches that the sandboxes can read
+	caches    []string // host caches readable by the sandboxes
 	hosts     []string // allowed hosts of sandboxes without a network
 	onExit    string
 	exitGiven bool
@@ -140,7 +140,7 @@ func (o *mcpOptions) run(ctx context.Context, a *command) error {
 	})
 }
 
-// host serves clients until ctx ends. Servers that share a database start again if they lose it.
+// host serves clients until ctx ends. Servers with a shared database start again after losing it.
 func (o *mcpOptions) host(ctx context.Context, a *command, policy mcpserver.Policy, serve serveFunc) (err error) {
 	hosts, err := a.OpenHostTools(ctx, true)
 	if err != nil {
@@ -176,7 +176,7 @@ func (o *mcpOptions) host(ctx context.Context, a *command, policy mcpserver.Poli
 	}
 }
 
-// serve serves clients until ctx is done, or the manager loses its ownership lease.
+// serve serves clients until ctx is done, or the manager loses the ownership lease.
 func (o *mcpOptions) serve(
 	ctx context.Context, a *command, use app.Use, hosts *hosttools.Registry, policy mcpserver.Policy, serve serveFunc,
 ) (err error) {
@@ -251,8 +251,8 @@ func (o *mcpOptions) check(a *command) error {
 	return cmp.Or(o.coding.Check(a.Options.Model), a.CheckModel(), a.CheckCaches(o.caches))
 }
 
-// serveStdio serves the client that started this command. Nothing else may write to its standard output. From here on,
-// output of libraries that bypass os.Stdout and of child processes goes to standard error.
+// serveStdio serves the client of this process. Nothing else may write to standard output. From here on,
+// output of libraries bypassing os.Stdout and of child processes goes to standard error.
 func (o *mcpOptions) serveStdio(ctx context.Context, a *command, srv *mcpserver.Server) error {
 	out := a.Stdout
 	if f, ok := out.(*os.File); ok {
@@ -350,7 +350,7 @@ func (f *mcpHTTPFlags) options(a *command) (*mcpserver.HTTPOptions, error) {
 	return opts, nil
 }
 
-// prepare starts to listen, so that errors are found before an engine is used. serve serves clients. Before and after
+// prepare starts to listen, to find errors before using an engine. serve serves clients. Before and after
 // serve, clients get 503, until end is called.
 func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err error) {
 	opts, err := f.options(a)
@@ -361,7 +361,7 @@ func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err err
 	if err != nil {
 		return nil, nil, app.Fail(app.ExitFailed, err, "choose another address with --listen")
 	}
-	// Each server closes its listener. Between servers, clients can still connect.
+	// Each server closes the listener. Between servers, clients can still connect.
 	again := func() (net.Listener, error) {
 		file, err := l.(*net.TCPListener).File()
 		if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// maxToolArgs is the maximum size of the arguments that `tools call` reads from standard input.
+// maxToolArgs is the maximum size of the arguments of `tools call` on standard input.
 const maxToolArgs = 16 << 20
 
 // Output formats of `tools show`.
@@ -33,7 +33,7 @@ const (
 	asJSON   toolLanguage = "json"
 )
 
-// toolsOptions are the options that the tools commands share.
+// toolsOptions are the shared options of the tools commands.
 type toolsOptions struct {
 	*command
 	agent string // agent's file, whose rules apply; if empty, every tool is allowed
@@ -79,7 +79,7 @@ is printed to standard output.`,
 	)
 }
 
-// use runs fn with the tools that the agent may call. Without an agent, these are all tools of the servers that match
+// use runs fn with the tools allowed for the agent. Without an agent, these are all tools of the servers matching
 // name, or of all servers if name is empty.
 func (o *toolsOptions) use(
 	ctx context.Context, name string, approver hosttools.Approver, fn func(*hosttools.Set) error,
@@ -104,7 +104,7 @@ func (o *toolsOptions) use(
 	return fn(set)
 }
 
-// rules returns the rules of the agent. Without an agent, they allow every tool of the available servers that match
+// rules returns the rules of the agent. Without an agent, they allow every tool of the available servers matching
 // name.
 func (o *toolsOptions) rules(
 	ctx context.Context, r *hosttools.Registry, name string,
@@ -171,7 +171,7 @@ func (o *toolsOptions) list(ctx context.Context, server string) error {
 	})
 }
 
-// named returns the tool of a set by either of its names.
+// named returns the tool of a set by either name.
 func named(set *hosttools.Set, name string) (hosttools.Tool, error) {
 	var known []string
 	for _, t := range set.Tools() {

@@ -206,7 +206,7 @@ func (o *uiOptions) show(a *command, link string) error {
 	return nil
 }
 
-// linkOf returns a login link of the running server from its file. Without such a server, it returns an empty string.
+// linkOf returns a login link of the running server from the file. Without such a server, it returns an empty string.
 func linkOf(ctx context.Context, file string) string {
 	raw, err := os.ReadFile(file)
 	var at running

@@ -47,7 +47,7 @@ Without a terminal, a run refuses these calls at once. To wait for an answer, se
 	}), allow, deny)
 }
 
-// answering returns a command that answers a call.
+// answering returns a command to answer a call.
 func (a *command) answering(use, short, example string, decide func() hosttools.Decision) *cobra.Command {
 	return a.Verb(cli.OutputFlags, &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1), Example: example,

@@ -68,8 +68,8 @@ func (a *command) input(wf *workflow.Workflow, file string, args []string) (map[
 	return input, nil
 }
 
-// reportStrange prints input names that a workflow's schema does not define. JSON Schema allows such names by default,
-// but most of them are typing errors, and the intended field silently keeps its default. If the schema mentions
+// reportStrange prints input names missing in a workflow's schema. JSON Schema allows such names by default,
+// but most of them are typing errors, and the intended field silently keeps the default. If the schema mentions
 // additional names in any form, reportStrange prints nothing.
 func (a *command) reportStrange(input, schema map[string]any) {
 	for _, key := range []string{
@@ -107,7 +107,7 @@ func parsePairs(pairs []string) (map[string]string, error) {
 		path, special := strings.CutPrefix(value, "@")
 		switch {
 		case special && strings.HasPrefix(path, "@"):
-			value = path // @@ escapes a value that begins with @
+			value = path // @@ escapes a leading @
 		case special:
 			raw, err := readLimited(nil, path)
 			if err != nil {

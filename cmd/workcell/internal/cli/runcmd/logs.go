@@ -67,7 +67,7 @@ func awaitEnd(ctx context.Context, j runstore.Store, r runstore.Run) (_ runstore
 	return r, cmp.Or(err, ctx.Err())
 }
 
-// outcomeError returns the error for a run that did not succeed.
+// outcomeError returns the error for an unsuccessful run.
 func outcomeError(ctx context.Context, j runstore.Store, r runstore.Run) error {
 	if r.Outcome == workflow.Succeeded {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// withMade returns the RunE of a command that uses the results of a run.
+// withMade returns the RunE of a command for the results of a run.
 func (a *command) withMade(fn func(made *runfiles.Archive, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		_, made, err := a.OpenResults(cmd.Context(), args[0])

@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// runVerb returns a command that runs a workflow or an agent.
+// runVerb returns a command to run a workflow or an agent.
 func (a *command) runVerb(cmd *cobra.Command) *cobra.Command {
 	var (
 		file   string
@@ -167,7 +167,7 @@ type AgentOutput struct {
 
 	Executor *executorOutput `json:"executor,omitempty"`
 
-	Outputs []string    `json:"outputs,omitempty"` // names of the files that it made
+	Outputs []string    `json:"outputs,omitempty"` // names of the created files
 	Patch   *patch.Stat `json:"patch,omitempty"`   // size of the changes
 
 	Evidence []sandbox.Evidence `json:"evidence,omitempty"` // as in workflow.Result
@@ -179,7 +179,7 @@ type executorOutput struct {
 	SessionID  string   `json:"session_id,omitempty"`
 	Resumed    bool     `json:"resumed,omitempty"`
 	CostUSD    *float64 `json:"cost_usd,omitempty"` // absent if a model has no price
-	Requests   int64    `json:"requests"`           // requests to its model
+	Requests   int64    `json:"requests"`           // requests to the model
 	HookErrors []string `json:"hook_errors,omitempty"`
 }
 

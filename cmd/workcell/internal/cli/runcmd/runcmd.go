@@ -1,4 +1,4 @@
-// Package runcmd contains the commands that run agents and workflows, and the commands for their runs.
+// Package runcmd contains the commands to run agents and workflows, and the commands for runs.
 package runcmd
 
 import (
@@ -13,7 +13,7 @@ import (
 // command is a command of this group.
 type command struct{ *cli.Command }
 
-// Commands returns the commands that run agents and workflows.
+// Commands returns the commands to run agents and workflows.
 func Commands(c *cli.Command) []*cobra.Command {
 	a := &command{c}
 	return []*cobra.Command{
@@ -34,7 +34,7 @@ are kept for 30 days. You can shorten a run ID to a unique prefix.`,
 		newRunsFilesCmd(a), newRunsGetCmd(a), newRunsDiffCmd(a), newRunsApplyCmd(a), newRunsRmCmd(a))
 }
 
-// journalled returns the RunE of a command that uses only the journals of runs.
+// journalled returns the RunE of a command with only the journals of runs.
 func (a *command) journalled(
 	fn func(ctx context.Context, j runstore.Store, args []string) error,
 ) func(*cobra.Command, []string) error {

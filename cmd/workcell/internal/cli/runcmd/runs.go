@@ -211,7 +211,7 @@ func tokens(u *workflow.Usage) string {
 	return text
 }
 
-// printRun prints the run's finished attempts in the order of their end, and then its unfinished attempts. Below the
+// printRun prints the run's finished attempts in the order of the ends, and then the unfinished attempts. Below the
 // table, it prints the full text of truncated errors and the last output of failed commands.
 func printRun(w io.Writer, s app.RunDetail, now time.Time) error {
 	cli.WriteFacts(w, "run", s.ID, "workflow", s.Workflow, "file", s.File, "backend", s.Backend, "state", s.State,
@@ -277,5 +277,5 @@ func steps(r app.RunDetail) (rows [][]string) {
 	return rows
 }
 
-// doing returns the type of a step, and its agent if it runs an agent.
+// doing returns the type of a step, and the agent if there is one.
 func doing(e workflow.Entry) string { return strings.TrimSpace(string(e.Type) + " " + e.Agent) }

@@ -49,7 +49,7 @@ With -o json, you can send the spans to an OpenTelemetry collector:
 	return cmd
 }
 
-// drawTrace prints the traces of a run, one for each process that executed it.
+// drawTrace prints the traces of a run, one for each process of the run.
 func (a *command) drawTrace(ctx context.Context, j runstore.Store, id, out string, all bool) error {
 	dir, err := a.RunFiles()
 	if err != nil {
@@ -101,7 +101,7 @@ func (a *command) drawTrace(ctx context.Context, j runstore.Store, id, out strin
 	return nil
 }
 
-// tracedRun returns a run by its id or a prefix of it. Without an id, it returns the latest run with a trace.
+// tracedRun returns a run by id or id prefix. Without an id, it returns the latest run with a trace.
 func tracedRun(ctx context.Context, j runstore.Store, dir runfiles.Dir, id string) (runstore.Run, error) {
 	if id != "" {
 		return app.FindRun(ctx, j, id)

@@ -26,7 +26,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// Severities of problems. A warning is a problem that a flag or variable of the run command can fix.
+// Severities of problems. A flag or variable of the run command can fix a warning.
 const (
 	severityError   = "error"
 	severityWarning = "warning"
@@ -228,7 +228,7 @@ func (c *checker) addServices(wrong, warned []error, found error) (_, _ []error)
 	return append(wrong, found), warned
 }
 
-// agentsOf finds the agents of a workflow for its loader, and has them checked.
+// agentsOf finds the agents of a workflow for the loader, and has them checked.
 func (c *checker) agentsOf(workflow string) func(name string) (*frontmatter.Document, error) {
 	files := app.AgentsFor(workflow, c.Options.Agents)
 	return func(name string) (*frontmatter.Document, error) {
@@ -248,7 +248,7 @@ func (c *checker) later(path string) {
 	}
 }
 
-// add adds a file and its problems, sorted by position.
+// add adds a file with problems, sorted by position.
 func (c *checker) add(f checkedFile, wrong, warned []error) {
 	warnings := app.ProblemsOf(f.Path, warned...)
 	all := append(app.ProblemsOf(f.Path, wrong...), warnings...)
@@ -267,7 +267,7 @@ func (c *checker) add(f checkedFile, wrong, warned []error) {
 	c.files = append(c.files, f)
 }
 
-// modelProblem returns the error that a run without --model would return for the agent's model.
+// modelProblem returns the error of a run without --model for the agent's model.
 func modelProblem(doc *frontmatter.Document) error {
 	if doc.Meta.Model == "" {
 		if app.NeedsNoModel(doc) {
@@ -295,7 +295,7 @@ func workspaceProblem(ctx context.Context, wf *workflow.Workflow) error {
 	return err
 }
 
-// rootProblem returns an error if an agent or a workflow requests sandboxes that run as root, at a position of its
+// rootProblem returns an error if an agent or a workflow requests sandboxes as root, at a position of the
 // file. It returns nil otherwise.
 func rootProblem(e environ.Lookup, at *frontmatter.Error) error {
 	if at == nil || app.RootAllowed(e) {
@@ -305,7 +305,7 @@ func rootProblem(e environ.Lookup, at *frontmatter.Error) error {
 	return at
 }
 
-// skillFile is the name of the file that makes a directory a skill.
+// skillFile is the name of the file in the directory of a skill.
 const skillFile = "SKILL.md"
 
 // skillsOf adds the skills of a coding agent to the files to check. It returns problems of the agent's skill patterns.

@@ -49,7 +49,7 @@ func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
 }
 
 // checkUser returns an error for a user other than the sandbox's user. The guest agent starts the commands and has no
-// capabilities, so all commands run as its own user.
+// capabilities, so all commands run as the agent's user.
 func (f *execFlags) checkUser(has string) error {
 	if f.user == "" {
 		return nil
@@ -222,7 +222,7 @@ func (a *command) execStatus(res sandbox.ExecResult) error {
 	return nil
 }
 
-// execError sets exit codes for workcell's own errors that differ from the exit codes of commands.
+// execError sets exit codes for workcell's own errors, to keep them distinct from the exit codes of commands.
 func execError(err error) error {
 	if err == nil || app.IsResult(err) {
 		return err
@@ -243,7 +243,7 @@ func execError(err error) error {
 	return app.Fail(code, err, todo)
 }
 
-// defaultTerm is the TERM value for the command if this process does not know its terminal type.
+// defaultTerm is the TERM value for the command if this process does not know the terminal type.
 const defaultTerm = "xterm"
 
 type sandboxAttachOptions struct {
@@ -327,7 +327,7 @@ func (o *sandboxAttachOptions) run(cmd *cobra.Command, a *command, args []string
 	})(cmd, args)
 }
 
-// openTerminal returns the id of the latest command that runs on a terminal, or an empty string.
+// openTerminal returns the id of the latest command on a terminal, or an empty string.
 func openTerminal(ctx context.Context, s *session.Session) (execID string, err error) {
 	known, err := s.Commands(ctx)
 	for _, st := range known {

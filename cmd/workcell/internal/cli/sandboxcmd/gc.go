@@ -23,7 +23,7 @@ type sandboxGCOptions struct {
 	older                    time.Duration
 }
 
-// Limits for the environments that gc keeps.
+// Limits for the environments kept by gc.
 const (
 	environmentAge   = 30 * 24 * time.Hour // maximum time since the last use
 	environmentBytes = 20 << 30            // maximum total size
@@ -155,7 +155,7 @@ func (c *collector) addForsaken(ctx context.Context) {
 	c.errs = append(c.errs, err)
 	for _, rec := range recs {
 		c.add(garbageOf(rec, "program ended"), func() error {
-			if wait := rec.Expires.Sub(c.now); wait > 0 { // its manager may still request the reason for its end
+			if wait := rec.Expires.Sub(c.now); wait > 0 { // the manager may still request the reason for the end
 				text := fmt.Sprintf("its program may still be running; run this command again in %s", app.Age(wait))
 				return &sanitize.Error{Text: text, Err: backend.ErrExists}
 			}
@@ -165,7 +165,7 @@ func (c *collector) addForsaken(ctx context.Context) {
 	}
 }
 
-// addEnvironments adds installed packages that no sandbox uses.
+// addEnvironments adds unused installed packages.
 func (c *collector) addEnvironments(ctx context.Context) {
 	list, err := admin.Environments(ctx, c.m.Manager)
 	c.errs = append(c.errs, err)

@@ -147,7 +147,7 @@ func (o *sandboxOpenOptions) run(ctx context.Context, a *command) error {
 	})
 }
 
-// conflictHint returns a hint about a named sandbox that exists with other settings. It shows the settings that the
+// conflictHint returns a hint about a named sandbox with other settings. It shows the settings that the
 // engine reports.
 func conflictHint(ctx context.Context, m *app.Manager, conflict *session.ConflictError) string {
 	const rebuild = "--rebuild rebuilds it and keeps its workspace files"
@@ -220,7 +220,7 @@ func (o *sandboxOpenOptions) complete(e environ.Lookup) (variables map[string]st
 	return variables, nil
 }
 
-// checkUser returns an error for a user that is invalid or not allowed.
+// checkUser returns an error for an invalid or forbidden user.
 func checkUser(e environ.Lookup, user string) error {
 	id, err := record.ParseUser(user)
 	if err != nil {
@@ -233,7 +233,7 @@ func checkUser(e environ.Lookup, user string) error {
 	return nil
 }
 
-// limitFlags are the limits of a sandbox by flag, in the units of backend.LimitTable. A limit that is not set is zero.
+// limitFlags are the limits of a sandbox by flag, in the units of backend.LimitTable. An unset limit is zero.
 type limitFlags map[string]*int64
 
 // limitFlagNames returns the name in backend.LimitTable for each flag.
@@ -251,7 +251,7 @@ func (f *limitFlags) addTo(cmd *cobra.Command) {
 	}
 }
 
-// limitUsage describes a limit with its unit, its range, and its default.
+// limitUsage describes a limit with unit, range, and default.
 func limitUsage(name string) string {
 	row := backend.LimitNamed(name)
 	least, most := row.Bounds()
@@ -266,7 +266,7 @@ func limitUsage(name string) string {
 	return fmt.Sprintf("%s (default %d)", usage, row.Default/row.Scale)
 }
 
-// limits returns the limits set by the flags. It returns an error that names the flag for limits that no engine can
+// limits returns the limits set by the flags. It returns an error with the flag for limits that no engine can
 // enforce.
 func (f limitFlags) limits() (backend.Limits, error) {
 	var l backend.Limits

@@ -47,7 +47,7 @@ type action func(ctx context.Context, m *app.Manager, args []string) error
 // first returns the first argument.
 func first(args []string) []string { return args[:1] }
 
-// managed returns the RunE of a command that uses a manager. names returns the sandboxes in its arguments. It is nil
+// managed returns the RunE of a command with a manager. names returns the sandboxes in the arguments. It is nil
 // for commands without sandbox arguments.
 func (a *command) managed(
 	state app.StateUse, names func(args []string) []string, do action,
@@ -61,7 +61,7 @@ func (a *command) managed(
 	}
 }
 
-// inSandbox returns the RunE of a command that uses the sandbox in its first argument, even if another process owns the
+// inSandbox returns the RunE of a command for the sandbox in the first argument, even if another process owns the
 // sandbox.
 func (a *command) inSandbox(
 	do func(ctx context.Context, m *app.Manager, s *session.Session, args []string) error,
