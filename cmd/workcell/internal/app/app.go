@@ -17,7 +17,7 @@ import (
 
 // Options configures an App with flags, the environment, and a progress display.
 type Options struct {
-	RunFlags
+	runFlags
 	Env     environ.Lookup
 	Stderr  io.Writer                    // for notices and warnings
 	Front   func(stderr io.Writer) Front // creates the progress display of a run; required for runs
@@ -35,9 +35,9 @@ type Options struct {
 	NoReaper     bool     // if it is killed, other processes resume the runs
 }
 
-// RunFlags are the flags of a run, except the file and the input. The journal stores them for the command resuming
+// runFlags are the flags of a run, except the file and the input. The journal stores them for the command resuming
 // the run.
-type RunFlags struct {
+type runFlags struct {
 	Backend      string   `json:"backend"`                 // empty if not set
 	MapImage     []string `json:"map_image,omitempty"`     // FROM=TO, for example python:3=mirror.example/python:3
 	AllowImage   []string `json:"allow_image,omitempty"`   // patterns, for example python:3.*
@@ -89,9 +89,9 @@ func New(o Options) *App {
 }
 
 // withFlags returns an App with the flags of a run.
-func (a *App) withFlags(flags RunFlags) *App {
+func (a *App) withFlags(flags runFlags) *App {
 	o := a.opts
-	o.RunFlags = flags
+	o.runFlags = flags
 	return New(o)
 }
 

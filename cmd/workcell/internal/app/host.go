@@ -29,22 +29,26 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// ServeDev registers the workflows and waits until ctx is done or the ownership lease is lost. Canceling ctx is the
-// normal end of the command.
-func (h *Host) ServeDev(ctx context.Context, workflows []*workflow.Workflow) error {
-	h.onTool = h.p.Tool
-	engine := workflow.NewEngine(h.m.Manager, h,
-		&workflow.Options{OnEvent: h.p.Event, OnPull: h.p.Pull, Logger: h.Logger()})
-	for _, wf := range workflows {
-		if err := engine.Register(h.g, wf); err != nil {
-			return Fail(ExitInvalid, err, "")
+// ServeDev serves workflows and agents to the Genkit Developer UI until ctx is done or the ownership lease is lost.
+// Canceling ctx is the normal end of the command. files are the agents' files by name.
+func (a *App) ServeDev(ctx context.Context, workflows []*workflow.Workflow, files map[string]string) error {
+	use := Use{Pool: &session.Request{}}
+	return a.withHost(ctx, use, files, false, func(ctx context.Context, h *Host) error {
+		h.onTool = h.p.Tool
+		engine := workflow.NewEngine(h.m.Manager, h, &workflow.Options{
+			OnEvent: h.p.Event, OnPull: h.p.Pull, Logger: h.Logger(),
+		})
+		for _, wf := range workflows {
+			if err := engine.Register(h.g, wf); err != nil {
+				return Fail(ExitInvalid, err, "")
+			}
 		}
-	}
-	h.Notice("serving %s and %s; press Ctrl-C to stop",
-		Counted(len(workflows), "workflow"), Counted(len(h.agents), "agent"))
-	var lost error
-	state.AwaitLost(ctx, h.m.Records, h.m.Owner(), func(err error) { lost = err })
-	return lost
+		h.Notice("serving %s and %s; press Ctrl-C to stop",
+			Counted(len(workflows), "workflow"), Counted(len(h.agents), "agent"))
+		var lost error
+		state.AwaitLost(ctx, h.m.Records, h.m.Owner(), func(err error) { lost = err })
+		return lost
+	})
 }
 
 // scriptOf returns the path of a model name such as "scripted/PATH.yaml".
@@ -250,9 +254,9 @@ func (h *Host) keepTrace(runID string) {
 	}
 }
 
-// WithHost runs fn with agents, an engine and progress, and ends them all: sandboxes not kept are closed and
+// withHost runs fn with agents, an engine and progress, and ends them all: sandboxes not kept are closed and
 // traces are sent, whether or not ctx has ended. oneRun means fn is one run, whose spans are kept.
-func (a *App) WithHost(
+func (a *App) withHost(
 	ctx context.Context, use Use, files map[string]string, oneRun bool, fn func(context.Context, *Host) error,
 ) error {
 	return a.Observe(ctx, oneRun, func(ctx context.Context, tel *otelsetup.Tracing) error {
@@ -296,7 +300,7 @@ func (a *App) Observe(
 	return fn(ctx, tel)
 }
 
-// hosting is like WithHost, for callers with already started process-wide resources: the audit in ctx, and traces.
+// hosting is like withHost, for callers with already started process-wide resources: the audit in ctx, and traces.
 func (a *App) hosting(
 	ctx context.Context, tel *otelsetup.Tracing, use Use, files map[string]string, oneRun bool,
 	fn func(context.Context, *Host) error,

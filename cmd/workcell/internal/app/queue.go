@@ -56,7 +56,7 @@ func (a *App) openQueue(ctx context.Context, what string) (*queue, error) {
 
 // Detach adds a run to the queue and returns the first journal entry.
 func (a *App) Detach(ctx context.Context, p *Program, input map[string]any) (workflow.Entry, error) {
-	flags := a.opts.RunFlags
+	flags := a.opts.runFlags
 	flags.Defaults = &session.Defaults{
 		Isolation: a.opts.Isolation, OCIRuntime: a.opts.OCIRuntime,
 		Mounts: make([]backend.Mount, len(a.opts.Mounts)), // only their number matters
@@ -90,7 +90,7 @@ func (a *App) Detach(ctx context.Context, p *Program, input map[string]any) (wor
 // the worker uses the files in the parcel.
 func (a *App) detachedNote(wf *workflow.Workflow) (string, error) {
 	o := a.opts
-	n := runNote{Detached: true, Workflow: wf.Path, RunFlags: RunFlags{
+	n := runNote{Detached: true, Workflow: wf.Path, runFlags: runFlags{
 		Backend: o.Backend, Model: o.Model, Prices: o.Prices, Keep: o.Keep, User: o.User, Workspace: a.place(wf).Dir,
 	}}
 	if err := absolute(&n.Workflow, &n.Prices, &n.Workspace); err != nil {
@@ -173,7 +173,7 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n runNote) error {
 		if _, err := os.Stat(base); err != nil {
 			base = "" // no sandbox was started with it
 		}
-		b := a.withFlags(n.RunFlags)
+		b := a.withFlags(n.runFlags)
 		if note, err = b.detachedNote(p.Workflow); err == nil {
 			err = b.sendFiles(ctx, q, r.ID, p, base)
 		}
@@ -189,7 +189,7 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n runNote) error {
 
 // localFlag returns a flag of a run for one host only, or the flag for a configured value of this kind, and a
 // hint for --detach. Both are empty if there is no such flag.
-func (f RunFlags) localFlag() (name, todo string) {
+func (f runFlags) localFlag() (name, todo string) {
 	d := cmp.Or(f.Defaults, &session.Defaults{})
 	const there = "pass it to `workcell worker`, or configure it on the worker's host"
 	const later = "collect the results later with `workcell runs get RUN` or `workcell runs apply RUN`"
@@ -256,7 +256,7 @@ func (a *App) fetchRun(ctx context.Context, q *queue, r runstore.Run, n *runNote
 	}
 	// A writer of the database must not choose files on this host. Therefore, use only the parcel, and only flags without
 	// file names.
-	n.RunFlags = RunFlags{Backend: n.Backend, Model: n.Model, Prices: files.Prices, Keep: n.Keep, User: n.User}
+	n.runFlags = runFlags{Backend: n.Backend, Model: n.Model, Prices: files.Prices, Keep: n.Keep, User: n.User}
 	if files.Script != "" {
 		n.Model = scripted.Provider + "/" + files.Script
 	} else if _, scripted := scriptOf(n.Model); scripted {

@@ -13,7 +13,7 @@ import (
 func TestDetachStays(t *testing.T) {
 	t.Parallel()
 	some := []string{"x"}
-	for name, flags := range map[string]RunFlags{
+	for name, flags := range map[string]runFlags{
 		"":            {Defaults: &session.Defaults{}},
 		"allow-image": {AllowImage: some}, "map-image": {MapImage: some},
 		"mount":       {Defaults: &session.Defaults{Mounts: []backend.Mount{{}}}},

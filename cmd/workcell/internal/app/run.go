@@ -26,23 +26,23 @@ type runSpec struct {
 	*Program
 	note   string
 	before patch.Stamps // files in --out before the run
-	show   ShowResult
+	show   showResult
 	do     func(context.Context, *workflow.Engine) (*workflow.Result, error) // starts or resumes the run
 }
 
-// ShowResult prints the result of a run, or the agent's answer if the workflow is a single agent. err is the run's
+// showResult prints the result of a run, or the agent's answer if the workflow is a single agent. err is the run's
 // error.
-type ShowResult func(wf *workflow.Workflow, res *workflow.Result, got Answer, err error) error
+type showResult func(wf *workflow.Workflow, res *workflow.Result, got Answer, err error) error
 
 // Run runs a workflow and collects the results.
-func (a *App) Run(ctx context.Context, p *Program, input map[string]any, show ShowResult) error {
+func (a *App) Run(ctx context.Context, p *Program, input map[string]any, show showResult) error {
 	workspace := a.place(p.Workflow)
 	dir, before, err := a.checkHome(p.Outputs(), workspace.Dir)
 	_, configErr := a.Config()
 	if err = cmp.Or(err, configErr, a.CheckModel(), a.checkWorkspace(ctx, p.Workflow, workspace)); err != nil {
 		return err
 	}
-	flags := a.opts.RunFlags
+	flags := a.opts.runFlags
 	flags.Out = dir
 	a = a.withFlags(flags)
 	j, err := a.OpenJournal(ctx)
@@ -51,7 +51,7 @@ func (a *App) Run(ctx context.Context, p *Program, input map[string]any, show Sh
 	}
 	defer j.Close() // every entry was written to disk before the run continued
 	a.pruneRuns(ctx, j)
-	return a.WithHost(ctx, Use{}, p.Files, true, func(ctx context.Context, h *Host) error {
+	return a.withHost(ctx, Use{}, p.Files, true, func(ctx context.Context, h *Host) error {
 		note, err := h.note(p.Path)
 		if err != nil {
 			return err

@@ -25,7 +25,7 @@ import (
 
 // runNote is the journal's note on a run, for resuming it. Paths are absolute.
 type runNote struct {
-	RunFlags
+	runFlags
 	Workflow string `json:"workflow"`
 	Engine   string `json:"engine"`
 	Detached bool   `json:"detached,omitempty"` // from the queue, which has the run's files
@@ -33,7 +33,7 @@ type runNote struct {
 
 // note returns the note on the run. It contains the selected backend, because auto might select another backend later.
 func (h *Host) note(path string) (string, error) {
-	n, defaults := runNote{RunFlags: h.opts.RunFlags, Workflow: path, Engine: h.m.Engine}, h.defaults(h.m.conf)
+	n, defaults := runNote{runFlags: h.opts.runFlags, Workflow: path, Engine: h.m.Engine}, h.defaults(h.m.conf)
 	n.Backend, n.TraceContent, n.Defaults = h.m.Backend().Name(), h.m.conf.TraceContent, &defaults
 	script, isScript := scriptOf(n.Model)
 	err := absolute(&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &n.Prices, &n.HostTools, &script)
@@ -64,7 +64,7 @@ const (
 	RunRunning     = "running"
 	RunInterrupted = "interrupted"
 	RunQueued      = "queued"  // no process has taken it yet
-	RunUnknown     = "unknown" // the owner's lock file is not accessible
+	runUnknown     = "unknown" // the owner's lock file is not accessible
 )
 
 // RunState returns the state of a run.
@@ -198,7 +198,7 @@ func (n runNote) checkEngine(ctx context.Context, m *Manager, run string) error 
 // Resume resumes a run. from is a step to return to, or empty. If fresh is set, missing sandboxes are replaced by empty
 // sandboxes.
 func (a *App) Resume(
-	ctx context.Context, j runstore.Store, id, from string, fresh bool, show ShowResult,
+	ctx context.Context, j runstore.Store, id, from string, fresh bool, show showResult,
 ) error {
 	r, n, err := a.resumable(ctx, j, id)
 	if err != nil {
@@ -219,11 +219,11 @@ func (a *App) Resume(
 	if err != nil {
 		return Fail(ExitInvalid, err, "restore the original file, or cancel the run: workcell runs cancel "+r.ID)
 	}
-	flags := n.RunFlags
+	flags := n.runFlags
 	if n.Detached {
 		flags.Backend = "" // this host selects the backend
 	}
-	return a.withFlags(flags).WithHost(ctx, Use{}, p.Files, true, func(ctx context.Context, h *Host) error {
+	return a.withFlags(flags).withHost(ctx, Use{}, p.Files, true, func(ctx context.Context, h *Host) error {
 		if err := n.checkEngine(ctx, h.m, r.ID); err != nil {
 			return err
 		}
@@ -377,7 +377,7 @@ func (a *App) cancelDead(ctx context.Context, j runstore.Store, r runstore.Run) 
 	if err != nil {
 		return err
 	}
-	return a.withFlags(RunFlags{Backend: n.Backend}).WithManager(ctx, Use{}, func(ctx context.Context, m *Manager) error {
+	return a.withFlags(runFlags{Backend: n.Backend}).WithManager(ctx, Use{}, func(ctx context.Context, m *Manager) error {
 		if err := n.checkEngine(ctx, m, r.ID); err != nil {
 			return err
 		}

@@ -374,7 +374,7 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*Host, error) {
 func (r *taskRunner) makeHost(ctx context.Context, t mcpTask) (*Host, error) {
 	a := r.App
 	if t.model != "" {
-		flags := a.opts.RunFlags
+		flags := a.opts.runFlags
 		flags.Model = t.model
 		a = a.withFlags(flags)
 	}

@@ -189,7 +189,7 @@ func TestExecutorModel(t *testing.T) {
 	t.Parallel()
 	m := memoryManager(t)
 	env := environ.Of(map[string]string{"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"})
-	a := New(Options{Stderr: io.Discard, Env: env, RunFlags: RunFlags{Model: "anthropic/claude-sonnet-4-5"}})
+	a := New(Options{Stderr: io.Discard, Env: env, runFlags: runFlags{Model: "anthropic/claude-sonnet-4-5"}})
 	coding := CodingTasks{Agents: []string{"codex=openai/gpt-5-codex", "claude"}}
 	if err := coding.Check("anthropic/claude-sonnet-4-5"); err != nil {
 		t.Fatal(err)

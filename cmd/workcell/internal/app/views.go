@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// RunStates are the values of RunView.State, except RunUnknown.
+// RunStates are the values of RunView.State, except runUnknown.
 var RunStates = []string{
 	RunQueued, RunRunning, RunInterrupted,
 	string(workflow.Succeeded), string(workflow.Failed), string(workflow.Cancelled), string(workflow.TimedOut),
@@ -53,7 +53,7 @@ func took(state string, started, finished, now time.Time) time.Duration {
 func viewRun(ctx context.Context, j runstore.Store, r runstore.Run) (RunView, error) {
 	state, err := RunState(ctx, j, r)
 	if err != nil {
-		state = RunUnknown
+		state = runUnknown
 	}
 	v := RunView{ID: r.ID, Workflow: r.Workflow, State: state, Started: r.Started, Finished: r.Finished}
 	v.Error, v.CostUSD = r.Error, r.CostUSD

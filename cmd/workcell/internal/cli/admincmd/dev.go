@@ -1,7 +1,6 @@
 package admincmd
 
 import (
-	"context"
 	"errors"
 	"maps"
 	"os"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
-	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -39,10 +37,7 @@ The UI shows workflows as flows, agents as prompts, and sandbox tools as tools t
 			if err := os.Setenv("GENKIT_ENV", "dev"); err != nil {
 				return err
 			}
-			use := app.Use{Pool: &session.Request{}}
-			return a.WithHost(cmd.Context(), use, files, false, func(ctx context.Context, h *app.Host) error {
-				return h.ServeDev(ctx, workflows)
-			})
+			return a.ServeDev(cmd.Context(), workflows, files)
 		},
 	})
 }

@@ -193,7 +193,7 @@ func newExecutorOutput(r *tools.ExecutorResult) *executorOutput {
 	}
 }
 
-// showResult implements app.ShowResult.
+// showResult prints the result of a run for app.App.
 func (a *command) showResult(wf *workflow.Workflow, res *workflow.Result, got app.Answer, err error) error {
 	if wf.Agent() == nil {
 		return a.Print(res, func(w io.Writer) error { return resultTable(w, res) })
