@@ -267,7 +267,7 @@ func digestOf(t *testing.T, settings json.RawMessage) string {
 	return fmt.Sprintf("%x", sha256.Sum256(canonical))
 }
 
-// TestAuditOfMCP: what the guard refuses a client is on record with the rule.
+// TestAuditOfMCP verifies that the audit log contains the refusals of the guard with their rules.
 func TestAuditOfMCP(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

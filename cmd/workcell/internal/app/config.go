@@ -22,8 +22,9 @@ func (a *App) load() (*config.Config, error) {
 	if _, err := backend.NewImagePolicy(a.opts.AllowImage...); err != nil {
 		return nil, UsageError(err, "see --allow-image in --help")
 	}
-	c, err := config.Load(config.Options{Env: a.opts.Env, File: a.opts.Config, Flags: a.configFlags(),
-		Backends: BackendNames(a.opts.Env)})
+	c, err := config.Load(config.Options{
+		Env: a.opts.Env, File: a.opts.Config, Flags: a.configFlags(), Backends: BackendNames(a.opts.Env),
+	})
 	if h := hint.Of(err); h != nil && h.Kind == hint.Usage {
 		return nil, err
 	}

@@ -103,9 +103,9 @@ func (a *App) newHost(
 	if err != nil {
 		return nil, err
 	}
-	plugins = append(plugins,
-		&tools.Plugin{Manager: m.Manager, Logger: a.Logger(), HostTools: hosts, Models: proxy,
-			ExecutorImages: a.executorImages()})
+	plugins = append(plugins, &tools.Plugin{
+		Manager: m.Manager, Logger: a.Logger(), HostTools: hosts, Models: proxy, ExecutorImages: a.executorImages(),
+	})
 	if h.g, err = a.initGenkit(ctx, plugins...); err != nil {
 		return nil, err
 	}

@@ -133,8 +133,10 @@ func (r *taskRunner) addAgents(dir string) error {
 			return fmt.Errorf("%s: task name %s is already used by an %s", path, name, first.Kind)
 		}
 		r.tasks[name] = mcpTask{
-			Task: mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: fieldsOf(wf),
-				Outputs: doc.Outputs() != nil},
+			Task: mcpserver.Task{
+				Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: fieldsOf(wf),
+				Outputs: doc.Outputs() != nil,
+			},
 			Program: &Program{Workflow: wf, Files: map[string]string{name: path}}, path: path,
 		}
 	}

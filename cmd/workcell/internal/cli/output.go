@@ -162,7 +162,7 @@ func WriteFacts(w io.Writer, facts ...string) {
 	}
 }
 
-// notYAML matches the characters of JSON with no or another meaning in YAML.
+// notYAML matches the characters of JSON strings with a problem in YAML, such as invalid characters and line breaks.
 var notYAML = regexp.MustCompile("[\x7f-\u009f\ufeff\ufffe\uffff]")
 
 // WriteLines writes a result as text, safe for a terminal. It writes strings unchanged and other values in YAML

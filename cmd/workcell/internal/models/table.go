@@ -32,8 +32,10 @@ type row struct {
 // table returns the providers by name.
 func table(e environ.Lookup) map[string]row {
 	openai := func(base string, baseEnv []string, key ...string) row {
-		return row{needs: [][]string{key}, dialects: []model.Dialect{model.OpenAIChat}, baseEnv: baseEnv, base: base,
-			header: "Authorization", scheme: "Bearer "}
+		return row{
+			needs: [][]string{key}, dialects: []model.Dialect{model.OpenAIChat}, baseEnv: baseEnv, base: base,
+			header: "Authorization", scheme: "Bearer ",
+		}
 	}
 	rows := map[string]row{
 		"anthropic": {

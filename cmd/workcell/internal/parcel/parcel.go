@@ -226,8 +226,10 @@ func (f Files) below(dir string) (Files, error) {
 		}
 		return filepath.Join(dir, filepath.FromSlash(name))
 	}
-	out := Files{Workflow: at(f.Workflow), Script: at(f.Script), Prices: at(f.Prices), Base: at(f.Base),
-		Agents: map[string]string{}}
+	out := Files{
+		Workflow: at(f.Workflow), Script: at(f.Script), Prices: at(f.Prices), Base: at(f.Base),
+		Agents: map[string]string{},
+	}
 	for name, file := range f.Agents {
 		out.Agents[name] = at(file)
 	}

@@ -52,8 +52,9 @@ func (p *Plugin) answer(
 		Request:      req,
 		Message:      ai.NewModelMessage(parts...),
 		FinishReason: ai.FinishReasonStop,
-		Usage: &ai.GenerationUsage{InputTokens: estimate(req.Messages),
-			OutputTokens: estimate([]*ai.Message{{Content: parts}})},
+		Usage: &ai.GenerationUsage{
+			InputTokens: estimate(req.Messages), OutputTokens: estimate([]*ai.Message{{Content: parts}}),
+		},
 	}, nil
 }
 

@@ -128,8 +128,8 @@ func (o *cacheFillOptions) run(ctx context.Context, a *command) error {
 	}
 	p := a.Progress()
 	defer p.Close()
-	o.Request.Env, o.Request.Egress.Allow, o.Request.OCIRuntime, o.Request.OnPull = variables, o.hosts,
-		a.Options.OCIRuntime, p.Pull
+	o.Request.Env, o.Request.Egress.Allow = variables, o.hosts
+	o.Request.OCIRuntime, o.Request.OnPull = a.Options.OCIRuntime, p.Pull
 	o.MaxBytes, o.Stdout, o.Stderr = o.sizeMB<<20, a.Stderr, a.Stderr
 	if o.from != "" {
 		o.Request.Prepare = func(ctx context.Context, s *session.Session) error {

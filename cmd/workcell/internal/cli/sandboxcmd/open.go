@@ -36,8 +36,8 @@ type sandboxOpenOptions struct {
 }
 
 func newSandboxOpenCmd(a *command) *cobra.Command {
-	o := &sandboxOpenOptions{root: "readonly",
-		req: session.Request{Network: backend.NetworkNone, Pull: backend.PullMissing}}
+	o := &sandboxOpenOptions{root: "readonly"}
+	o.req.Network, o.req.Pull = backend.NetworkNone, backend.PullMissing
 	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags|cli.OutputFlags, &cobra.Command{
 		Use:   "open [flags]",
 		Short: "Create or open a sandbox and print its ID",
