@@ -211,7 +211,7 @@ func TestApprove(t *testing.T) {
 			cmd := s.command("run", "flows/desk.yaml", "--model", scripted, "--host-tools", "flows/hosts.yaml")
 			cmd.Stdout = &out
 			run = rig.Start(s, cmd)
-			rig.Eventually(s, "the run", func() bool { return strings.Contains(run.Text(), " started: ") })
+			checktest.Eventually(s, "the run", func() bool { return strings.Contains(run.Text(), " started: ") })
 			return regexp.MustCompile(`run_[a-z0-9]{26}`).FindString(run.Text())
 		}
 		s.browse("approve.mjs", nil, answers{

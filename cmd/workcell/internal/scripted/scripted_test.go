@@ -303,7 +303,9 @@ func TestContinues(t *testing.T) {
 	result := ai.NewToolResponsePart(&ai.ToolResponse{Name: "add", Ref: "scripted-0-1-1", Output: map[string]any{"sum": 23}})
 	other := ai.NewToolResponsePart(&ai.ToolResponse{Name: "add", Ref: "scripted-0-1-0", Output: map[string]any{"sum": 3}})
 	first := ai.NewToolResponsePart(&ai.ToolResponse{Name: "add", Ref: "scripted-0-0-0", Output: map[string]any{"sum": 3}})
-	got := answer(ai.NewUserTextMessage("go"), ai.NewMessage(ai.RoleTool, nil, first), ai.NewMessage(ai.RoleTool, nil, other, result), transcript.Notice("the sandbox is new"))
+	noticed := transcript.WithNotice(&ai.GenerateParams{Request: &ai.ModelRequest{}}, "the sandbox is new")
+	got := answer(ai.NewUserTextMessage("go"), ai.NewMessage(ai.RoleTool, nil, first),
+		ai.NewMessage(ai.RoleTool, nil, other, result), noticed.Request.Messages[0])
 	if !strings.Contains(got, `"passed":true`) {
 		t.Errorf("behind a notice: %q", got)
 	}
