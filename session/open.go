@@ -383,12 +383,10 @@ func (m *Manager) create(ctx context.Context, key Key, f *flight) {
 	s, adopted, err := m.provide(ctx, key, f)
 	m.mu.Lock()
 	if s != nil && f.abandoned != nil {
-		why := f.abandoned
 		m.mu.Unlock()
-		// Until discard returns, other openers of the key wait for f.
-		m.discard(s, adopted)
-		s, err = nil, why
+		m.discard(s, adopted) // until it returns, other openers of the key wait for f
 		m.mu.Lock()
+		s, err = nil, f.abandoned
 	}
 	if f.former != nil && f.end != "" {
 		m.mu.Unlock()

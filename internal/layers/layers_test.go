@@ -129,7 +129,7 @@ func layers() []layer {
 		// Copies of files and directories between the host and a sandbox, and other features of sessions.
 		{dir: "session/admin", may: []string{"internal/bound", "internal/sanitize", "backend", "session", "session/record"}, only: []string{}},
 		{dir: "session/cache", may: []string{"backend", "sandbox", "session", "session/record"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
-		{dir: "session/forward", may: []string{"backend", "sandbox", "internal/sanitize"}, only: []string{}},
+		{dir: "session/forward", may: []string{"backend", "sandbox", "internal/bound", "internal/sanitize"}, only: []string{}},
 		{dir: "session/interpreter", may: []string{"backend", "sandbox", "internal/guest"}},
 		{dir: "session/transfer", may: []string{"backend", "sandbox", "session", "session/record", "internal/hint", "internal/rules", "patch"}},
 		{dir: "session/sessiontest", may: above("backend", "internal/buffertest", "sandbox", "session", "session/record", "session/admin", "patch"), sdk: true},

@@ -132,15 +132,13 @@ func (p *Pool[K, T]) Run(ctx context.Context) []T {
 			p.fill(ctx, kind)
 			continue
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-check.C:
 			p.Review(ctx)
 		case <-p.wake:
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-ctx.Done():
 		}
-		timer.Stop()
 	}
 	return p.close()
 }
