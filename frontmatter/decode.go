@@ -72,15 +72,13 @@ func (d decoder) condition(n *yamlnode.Node, path string, to any) bool {
 
 // short decodes a scalar, for example `sandbox: python`.
 func (d decoder) short(n *yamlnode.Node, path string, s *Sandbox) {
-	switch n.ShortTag() {
-	case "!!null":
+	switch tag := n.ShortTag(); {
+	case tag == "!!null" || tag == "!!str" && n.Value == "":
 		d.Fail(n, "write `sandbox: python`, or remove the key", "`%s:` is empty", path)
-	case "!!str":
+	case tag == "!!str":
 		s.Runtime = Runtime(n.Value)
 		d.At[path+".runtime"] = n
 		switch n.Value {
-		case "":
-			d.Fail(n, "write `sandbox: python`, or remove the key", "`%s:` is empty", path)
 		case string(ModeCompute), string(ModeCode), string(ModeScript), string(ModeExecutor):
 			d.Refuse(n, path+".runtime", fmt.Sprintf("write `sandbox: {mode: %s, runtime: python}`", n.Value),
 				"the short form takes a runtime, but %q is a mode", n.Value)

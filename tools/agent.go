@@ -123,10 +123,7 @@ func (r *ExecutorResult) Cost() *float64 {
 // Callers can test for ai.ErrMaxTurnsExceeded, ai.ErrModelNotFound, backend.ErrInvalid (invalid input, see CheckInput),
 // and the errors of ctx.
 func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions) (res AgentResult, err error) {
-	var o RunOptions
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &RunOptions{})
 	if a.doc.Sandbox != nil {
 		if err := checkUser(ctx, *a.doc.Sandbox); err != nil {
 			return AgentResult{}, fmt.Errorf("agent %s (%s): %w", a.name, a.doc.File, err)

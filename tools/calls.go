@@ -49,7 +49,7 @@ type CallOptions struct {
 // Calls returns the tools of both modes, compute and code, for the sandboxes of run. It ignores s.Mode and opens no
 // sandbox. The caller owns the run and must close it with Manager.CloseScope.
 func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, error) {
-	c := &Calls{}
+	c, opts := &Calls{}, cmp.Or(opts, &CallOptions{})
 	for _, mode := range []frontmatter.Mode{frontmatter.ModeCompute, frontmatter.ModeCode} {
 		cfg := s
 		cfg.Mode, cfg.Snapshots = mode, s.Snapshots && mode == frontmatter.ModeCode
@@ -58,14 +58,12 @@ func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, e
 			return nil, err
 		}
 		b.fallback = run
-		if opts != nil {
-			if opts.Check != nil {
-				b.check = opts.Check
-			}
-			b.shared, b.makeRoom = opts.Shared, opts.MakeRoom
-			b.maxSeconds = min(cmp.Or(opts.MaxSeconds, maxSeconds), maxSeconds)
-			b.readBytes, b.streamChars = cmp.Or(opts.ReadBytes, b.readBytes), cmp.Or(opts.StreamChars, b.streamChars)
+		if opts.Check != nil {
+			b.check = opts.Check
 		}
+		b.shared, b.makeRoom = opts.Shared, opts.MakeRoom
+		b.maxSeconds = min(cmp.Or(opts.MaxSeconds, maxSeconds), maxSeconds)
+		b.readBytes, b.streamChars = cmp.Or(opts.ReadBytes, b.readBytes), cmp.Or(opts.StreamChars, b.streamChars)
 		c.own = b
 		c.tools = append(c.tools, b.tools()...)
 	}

@@ -181,7 +181,7 @@ func (b *binding) execKill(ctx context.Context, in execKillInput) (out execKillO
 		return out, err
 	}
 	st, err := s.Command(in.ExecID).Signal(ctx, signalName(in.Signal))
-	out = execKillOutput{OK: true, ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}
+	out = execKillOutput{done: done{OK: true}, ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}
 	return out, unknownExec(err)
 }
 

@@ -53,7 +53,7 @@ func (b *binding) fsWrite(ctx context.Context, in fsWriteInput) (out fsWriteOutp
 		err = toolspec.Failf(toolspec.CodeExists, "%s already exists", sanitize.Clip(in.Path)).
 			WithRemediation("Pass overwrite: true to replace it, or write to another path.")
 	}
-	return fsWriteOutput{OK: true, Path: absolute(s, info.Path), SizeBytes: info.Size}, err
+	return fsWriteOutput{done: done{OK: true}, Path: absolute(s, info.Path), SizeBytes: info.Size}, err
 }
 
 // fileMode parses octal permissions. If text is empty, it returns zero, and the sandbox uses the default.
@@ -273,5 +273,5 @@ func (b *binding) fsDelete(ctx context.Context, in fsDeleteInput) (out fsDeleteO
 		return out, err
 	}
 	deleted, err := s.RemoveFile(ctx, in.Path, in.Recursive)
-	return fsDeleteOutput{OK: true, Deleted: deleted}, err
+	return fsDeleteOutput{done: done{OK: true}, Deleted: deleted}, err
 }

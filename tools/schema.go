@@ -26,7 +26,7 @@ func (in *inFile) args() toolspec.Args {
 	return toolspec.Args{SandboxID: &in.SandboxID, Files: map[string]int64{in.Path: 0}}
 }
 
-// done is the output of a tool without a result.
+// done is the output of a tool without a result, and the part of an output with the success.
 type done struct {
 	toolspec.Result
 	OK bool `json:"ok"`
@@ -220,8 +220,7 @@ type execKillInput struct {
 }
 
 type execKillOutput struct {
-	toolspec.Result
-	OK       bool   `json:"ok"`
+	done
 	ExitCode *int   `json:"exit_code,omitempty"`
 	Status   string `json:"status" jsonschema:"enum=completed,enum=running,enum=timed_out,enum=killed,enum=oom_killed,enum=quota_killed"`
 }
@@ -247,8 +246,7 @@ func (in *fsWriteInput) args() toolspec.Args {
 }
 
 type fsWriteOutput struct {
-	toolspec.Result
-	OK        bool   `json:"ok"`
+	done
 	Path      string `json:"path" jsonschema_description:"absolute path of the file"`
 	SizeBytes int64  `json:"size_bytes"`
 }
@@ -263,8 +261,7 @@ type fsEditInput struct {
 // fsEditOutput is the output of sandbox_fs_edit. If the number of occurrences is wrong, it has an Error, Matches, and
 // Lines.
 type fsEditOutput struct {
-	toolspec.Result
-	OK        bool    `json:"ok"`
+	done
 	Path      string  `json:"path,omitempty" jsonschema_description:"absolute path of the file"`
 	Matches   int64   `json:"matches" jsonschema_description:"how often old_string occurred"`
 	Lines     []int64 `json:"lines,omitempty" jsonschema_description:"line numbers of these, counted from 1; the first 20"`
@@ -326,8 +323,7 @@ type fsDeleteInput struct {
 }
 
 type fsDeleteOutput struct {
-	toolspec.Result
-	OK      bool  `json:"ok"`
+	done
 	Deleted int64 `json:"deleted" jsonschema_description:"number of deleted entries"`
 }
 
@@ -342,8 +338,7 @@ type rollbackInput struct {
 }
 
 type snapshotOutput struct {
-	toolspec.Result
-	OK        bool     `json:"ok"`
+	done
 	Snapshots []string `json:"snapshots" jsonschema_description:"names of the existing snapshots, oldest first"`
 	Note      string   `json:"note,omitempty"`
 }

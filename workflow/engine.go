@@ -100,10 +100,7 @@ type Engine struct {
 // NewEngine returns an engine. manager opens the sandboxes of runs. If manager is nil, steps of type exec fail with
 // backend.ErrUnsupported. agents may be nil if no workflow has agents.
 func NewEngine(manager *session.Manager, agents AgentRunner, opts *Options) *Engine {
-	e := &Engine{manager: manager, agents: agents}
-	if opts != nil {
-		e.opts = *opts
-	}
+	e := &Engine{manager: manager, agents: agents, opts: *cmp.Or(opts, &Options{})}
 	e.opts.TracerProvider = cmp.Or(e.opts.TracerProvider, otel.GetTracerProvider())
 	e.opts.Logger = cmp.Or(e.opts.Logger, slog.New(slog.DiscardHandler))
 	e.opts.StopGrace = cmp.Or(e.opts.StopGrace, defaultStopGrace)
