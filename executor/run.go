@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"strings"
 	"sync"
 	"time"
 
@@ -165,7 +166,7 @@ func (r *run) end(span trace.Span, err error) {
 // check returns an error for invalid parameters.
 func (r *run) check() error {
 	switch {
-	case len(bytes.TrimSpace([]byte(r.t.Prompt))) == 0:
+	case strings.TrimSpace(r.t.Prompt) == "":
 		return fmt.Errorf("%w: the prompt is empty", backend.ErrInvalid)
 	case !validAgent.MatchString(r.o.Agent):
 		return fmt.Errorf("%w: agent name %q is not a valid file name", backend.ErrInvalid, r.o.Agent)

@@ -243,10 +243,5 @@ func (g *Gateway) connect(ctx context.Context, addrs []netip.Addr, port uint16) 
 
 // body returns the text of a refusal for the client.
 func (r *refusal) body() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "workcell: %s\n", r.text)
-	if r.hint != "" {
-		fmt.Fprintf(&b, "%s\n", r.hint)
-	}
-	return b.String()
+	return strings.TrimSpace("workcell: "+r.text+"\n"+r.hint) + "\n"
 }

@@ -3,6 +3,7 @@ package egress
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -54,10 +55,7 @@ func Allow(dir, id string, hosts ...string) error {
 		return err
 	}
 	_, err = f.WriteString(strings.Join(hosts, "\n") + "\n")
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	return err
+	return errors.Join(err, f.Close())
 }
 
 // granted returns the additional hosts of a sandbox.

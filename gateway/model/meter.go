@@ -42,20 +42,15 @@ func (m *meter) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	for rest := p; len(rest) > 0; {
-		i := bytes.IndexByte(rest, '\n')
-		part := rest
-		if i >= 0 {
-			part = rest[:i]
-		}
+		part, next, ended := bytes.Cut(rest, []byte{'\n'})
 		if len(m.line)+len(m.event)+len(part) > maxEvent {
 			return 0, errTooLong
 		}
 		m.line = append(m.line, part...)
-		if i < 0 {
-			break
+		if ended {
+			m.endLine()
 		}
-		m.endLine()
-		rest = rest[i+1:]
+		rest = next
 	}
 	return len(p), nil
 }
