@@ -19,6 +19,13 @@ const (
 // spareAfter is the minimum idle time after which a new sandbox may replace a sandbox of requests without a session.
 const spareAfter = time.Minute
 
+// spareSandbox is an idle sandbox of a request without a session.
+type spareSandbox struct {
+	*session.Session
+	owned int // number of sandboxes of the owner
+	used  time.Time
+}
+
 // makeRoom closes one idle sandbox. It returns false if no sandbox is idle.
 func (s *Server) makeRoom(ctx context.Context) bool {
 	s.room.Lock()
@@ -40,30 +47,20 @@ func (s *Server) makeRoom(ctx context.Context) bool {
 // spare returns the idle sandboxes of requests without a session, because their clients may have left without notice.
 // Sandboxes of the owner with the most sandboxes come first, to prevent an owner from displacing others. Per owner, the
 // oldest sandbox comes first.
-func (s *Server) spare(now time.Time) []*session.Session {
-	type candidate struct {
-		*session.Session
-		owned int
-		used  time.Time
-	}
+func (s *Server) spare(now time.Time) (list []spareSandbox) {
 	s.mu.Lock()
 	scopes := slices.Collect(maps.Values(s.owners))
 	s.mu.Unlock()
-	var list []candidate
 	for _, sc := range scopes {
 		own := s.manager.InScope(sc.run.Scope())
 		for _, one := range own {
 			if used := one.Info().LastUsed; now.Sub(used) >= s.spareAfter {
-				list = append(list, candidate{one, len(own), used})
+				list = append(list, spareSandbox{one, len(own), used})
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b candidate) int {
+	slices.SortFunc(list, func(a, b spareSandbox) int {
 		return cmp.Or(cmp.Compare(b.owned, a.owned), a.used.Compare(b.used))
 	})
-	sessions := make([]*session.Session, len(list))
-	for i, c := range list {
-		sessions[i] = c.Session
-	}
-	return sessions
+	return list
 }

@@ -87,7 +87,11 @@ func (c *commands) parse(script string, depth int) {
 	syntax.Walk(file, func(n syntax.Node) bool {
 		if stmt, ok := n.(*syntax.Stmt); ok {
 			if call, ok := stmt.Cmd.(*syntax.CallExpr); ok {
-				c.add(wordsOf(call.Args), hereDocument(stmt.Redirs), depth)
+				var words []word
+				for _, w := range call.Args {
+					words = append(words, wordOf(w))
+				}
+				c.add(words, hereDocument(stmt.Redirs), depth)
 			}
 		}
 		return true
@@ -272,14 +276,6 @@ func (w wrapper) command(args []word) []word {
 		}
 	}
 	return nil
-}
-
-func wordsOf(args []*syntax.Word) []word {
-	out := make([]word, len(args))
-	for i, w := range args {
-		out[i] = wordOf(w)
-	}
-	return out
 }
 
 // wordOf returns the text of a word without quotes, unless the shell computes the word.

@@ -23,7 +23,7 @@ type (
 // Tool is a host tool.
 type Tool struct {
 	Definition        // Name is the name on the server; schemas are JSON Schema objects; Output may be nil
-	Server     string // set by the source
+	Server     string // set by the registry
 	Handle     Handler
 }
 
@@ -73,13 +73,7 @@ type Source interface {
 const AppServer = "app"
 
 // Static returns a source with fixed tools and the name server.
-func Static(server string, tools ...Tool) Source {
-	tools = slices.Clone(tools)
-	for i := range tools {
-		tools[i].Server = server
-	}
-	return static{server, tools}
-}
+func Static(server string, tools ...Tool) Source { return static{server, slices.Clone(tools)} }
 
 type static struct {
 	name  string
