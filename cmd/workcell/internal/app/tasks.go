@@ -221,7 +221,7 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 	if err != nil {
 		return mcpserver.TaskResult{}, err
 	}
-	own := *shared // each call reports only the own tool calls
+	own := *shared // reports are per call
 	var calls atomic.Int64
 	own.onTool = func(agent string, e tools.ToolEvent) {
 		if !e.Done {

@@ -50,7 +50,7 @@ func genkitPlugins(e environ.Lookup) map[string]api.Plugin {
 }
 
 // ollamaScheme is the prefix of the scheme for addresses with tools.ExactTransport. The Ollama plugin accepts no
-// HTTP client. It uses http.DefaultTransport, which must keep the type.
+// HTTP client. It uses http.DefaultTransport, whose type must not change.
 const ollamaScheme = "ollama+"
 
 // exactOllama returns the address of OLLAMA_HOST with the scheme for tools.ExactTransport.

@@ -125,7 +125,7 @@ func (t *Tracing) startTraces(
 	t.provider = sdktrace.NewTracerProvider(options...)
 	otel.SetTracerProvider(t.provider)
 	if server := o.Env.Get("GENKIT_TELEMETRY_SERVER"); server != "" {
-		// Genkit attaches the Developer UI's exporter only to an own provider.
+		// Genkit attaches the Developer UI's exporter only to Genkit's own provider.
 		client := tracing.NewHTTPTelemetryClient(server)
 		if o.Env.Get("GENKIT_ENABLE_REALTIME_TELEMETRY") == "true" {
 			tracing.WriteTelemetryRealtime(client)

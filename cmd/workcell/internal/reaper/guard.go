@@ -34,8 +34,8 @@ type Options struct {
 	Failed  func(error)              // called if no reaper can be started
 }
 
-// Guard returns a store to start a reaper before the manager creates the first sandbox. At the end, it stops the
-// reaper unless an expiring sandbox remains.
+// Guard returns a store. The store starts a reaper before the manager creates the first sandbox. At the end, it stops
+// the reaper unless an expiring sandbox remains.
 func Guard(store state.Records, o Options) record.Store {
 	return &guardedStore{Records: store, o: o, started: make(chan struct{})}
 }

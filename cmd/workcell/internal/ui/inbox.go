@@ -137,8 +137,8 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) error {
 	return redirect(w, r, to+"?done="+url.QueryEscape(q.ID))
 }
 
-// see notes more or fewer streams of a browser with the right to approve, or has requested something. Programs
-// with a token do not count.
+// see notes more or fewer streams, or a request, of a browser with the right to approve. Programs with a token do not
+// count.
 func (s *Server) see(r *http.Request, streams int64) {
 	if s.opts.ReadOnly || r.Header.Get("Authorization") != "" {
 		return

@@ -27,7 +27,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// doctorTimeout limits each request to an engine, to ensure an end of doctor even if the engine hangs.
+// doctorTimeout limits each request to an engine, to ensure the end of doctor even if the engine hangs.
 const doctorTimeout = 5 * time.Second
 
 // verdict is the result of a check.
