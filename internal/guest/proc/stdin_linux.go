@@ -15,7 +15,6 @@ type InputPipe struct {
 	f        *os.File // non-blocking
 	terminal bool
 	lock     chan struct{} // held by the writer
-	shut     sync.Once
 }
 
 // newInputPipe returns an InputPipe, the owner of a non-blocking descriptor.
@@ -82,7 +81,7 @@ func (in *InputPipe) End(stop <-chan struct{}) {
 
 // Close closes the command's input. Calling Close again has no effect.
 func (in *InputPipe) Close() {
-	in.shut.Do(func() { _ = in.f.Close() }) // unblocks a write; no data is buffered
+	_ = in.f.Close() // unblocks a write; no data is buffered, and a second call fails
 }
 
 // creditBatch is the amount of accepted input before the host gets new credit.

@@ -44,7 +44,6 @@ type service struct {
 type ownership struct {
 	sv     *service
 	mux    *yamux.Session
-	ending sync.Once
 	over   chan struct{}  // closed when the ownership has ended
 	parked sync.WaitGroup // requests waiting for a connection; added with the service's mu held
 }
@@ -52,7 +51,9 @@ type ownership struct {
 // end ends the ownership. Afterwards, no request of the host can take a connection of another host.
 func (o *ownership) end() {
 	o.sv.mu.Lock() // park adds no requests after this
-	o.ending.Do(func() { close(o.over) })
+	if !closed(o.over) {
+		close(o.over)
+	}
 	o.sv.mu.Unlock()
 	o.parked.Wait()
 }
@@ -249,7 +250,17 @@ func (sv *service) close() {
 
 // own makes a host the owner of new connections, replaces the previous host, and returns the address for commands.
 func (sv *service) own(mux *yamux.Session, req *wire.ListenRequest) (*ownership, string, error) {
-	before, o, err := sv.replace(mux, req)
+	o := &ownership{sv: sv, mux: mux, over: make(chan struct{})}
+	sv.mu.Lock()
+	var err error
+	if sv.ln == nil {
+		err = sv.bind()
+	}
+	before := sv.owner
+	if err == nil {
+		sv.owner, sv.most, sv.wait = o, req.MaxConns, time.Duration(req.WaitMillis)*time.Millisecond
+	}
+	sv.mu.Unlock()
 	if err != nil {
 		return nil, "", wire.Errorf(wire.CodeUnsupported, "listening as %s: %v", sv.name, err)
 	}
@@ -257,19 +268,6 @@ func (sv *service) own(mux *yamux.Session, req *wire.ListenRequest) (*ownership,
 		before.end()
 	}
 	return o, sv.ln.Addr().String(), nil
-}
-
-func (sv *service) replace(mux *yamux.Session, req *wire.ListenRequest) (before, o *ownership, err error) {
-	sv.mu.Lock()
-	defer sv.mu.Unlock()
-	if sv.ln == nil {
-		if err := sv.bind(); err != nil {
-			return nil, nil, err
-		}
-	}
-	before, o = sv.owner, &ownership{sv: sv, mux: mux, over: make(chan struct{})}
-	sv.owner, sv.most, sv.wait = o, req.MaxConns, time.Duration(req.WaitMillis)*time.Millisecond
-	return before, o, nil
 }
 
 // park registers a host's request for a connection. If the host does not own the service, park returns nil.
