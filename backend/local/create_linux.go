@@ -131,24 +131,24 @@ func (b *driver) resolveMounts(p *kit.Plan) error {
 
 // supports returns an error if this host cannot run the plan.
 func (b *driver) supports(p *kit.Plan) error {
-	m := b.machine
+	m, problem := b.machine, ""
 	switch s, asked := p.Spec, p.Asked; {
 	case s.Network == backend.NetworkBridge:
-		return fmt.Errorf("local: network access is not supported; use docker or containerd: %w", backend.ErrUnsupported)
+		problem = "network access is not supported; use docker or containerd"
 	case s.Root == backend.RootWritable && !m.layers && !s.Building:
-		return fmt.Errorf("local: a writable root is not supported by this kernel or file system: %w", backend.ErrUnsupported)
+		problem = "a writable root is not supported by this kernel or file system"
 	case asked.MemoryBytes > 0 && !m.cgroups.memory():
-		return fmt.Errorf("local: cannot create a memory cgroup; run as root or in a delegated cgroup, or remove the "+
-			"limit: %w", backend.ErrUnsupported)
+		problem = "cannot create a memory cgroup; run as root or in a delegated cgroup, or remove the limit"
 	case asked.CPUMillis > 0 && !m.cgroups.cpu():
-		return fmt.Errorf("local: cannot create a CPU cgroup; run as root or in a delegated cgroup, or remove the limit: %w",
-			backend.ErrUnsupported)
+		problem = "cannot create a CPU cgroup; run as root or in a delegated cgroup, or remove the limit"
 	case asked.OpenFiles > 0:
 		var own unix.Rlimit
 		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err == nil && uint64(asked.OpenFiles) > own.Max {
-			return fmt.Errorf("local: cannot allow %d open files, the limit of this process is %d: %w",
-				asked.OpenFiles, own.Max, backend.ErrUnsupported)
+			problem = fmt.Sprintf("cannot allow %d open files, the limit of this process is %d", asked.OpenFiles, own.Max)
 		}
+	}
+	if problem != "" {
+		return fmt.Errorf("local: %s: %w", problem, backend.ErrUnsupported)
 	}
 	return p.Supports(b.Capabilities(), runtime.GOARCH)
 }

@@ -30,16 +30,13 @@ func (b *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 // state returns a sandbox's state. It returns false if the creator died before the creation was complete.
 func (b *driver) state(x *sandbox) (backend.State, bool) {
 	if !x.made() {
-		free, err := x.tryLock()
-		if free {
-			made := x.made() // may have finished in the meantime
-			x.unlock()
-			if !made {
-				return "", false
-			}
-		}
-		if !free || err != nil {
+		if free, _ := x.tryLock(); !free { // in creation; another call reports errors
 			return backend.StateCreated, true
+		}
+		made := x.made() // may have finished in the meantime
+		x.unlock()
+		if !made {
+			return "", false
 		}
 	}
 	if _, ok := x.running(b.machine.boot); ok {
@@ -103,8 +100,8 @@ func (b *driver) clear(ctx context.Context, session, instance string) error {
 	if err != nil || x.instance() != instance || x.made() {
 		return nil
 	}
-	if ok, err := x.tryLock(); !ok || err != nil {
-		return nil // in creation
+	if free, _ := x.tryLock(); !free { // in creation; another call reports errors
+		return nil
 	}
 	defer x.unlock()
 	// The earlier read may have returned an unfinished or an older sandbox.
