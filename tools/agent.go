@@ -379,7 +379,8 @@ func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err 
 		return fmt.Errorf("agent %s (%s): unknown model %q; check its name and its provider's setup: %w", a.name, a.doc.File,
 			req.Model, err)
 	case req != nil && req.Model == "":
-		return fmt.Errorf("agent %s (%s): no model specified; add `model: provider/name` to the frontmatter, or specify one for the run", a.name, a.doc.File)
+		return fmt.Errorf("agent %s (%s): no model specified; add `model: provider/name` to the frontmatter, or specify "+
+			"one for the run", a.name, a.doc.File)
 	}
 	return fmt.Errorf("agent %s (%s): %w", a.name, a.doc.File, err)
 }

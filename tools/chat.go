@@ -19,8 +19,8 @@ import (
 )
 
 // sandboxExpired is the message to a model whose sandbox was removed between two turns of a conversation.
-const sandboxExpired = "Your sandbox of earlier turns was removed, probably because it was idle for too long, and this one is new: " +
-	"your files are lost, and your processes have exited. Earlier results describe the old sandbox."
+const sandboxExpired = "Your sandbox of earlier turns was removed, probably because it was idle for too long, and " +
+	"this one is new: your files are lost, and your processes have exited. Earlier results describe the old sandbox."
 
 // sessionID returns the id of the Genkit agent's session in ctx, or an empty string if ctx has none.
 func sessionID(ctx context.Context) string {

@@ -24,7 +24,8 @@ const (
 	maxChunks        = 1000
 	maxReadWaitMS    = 60_000
 	defaultWait      = 120 * time.Second
-	shellDescription = "Pass cmd (program and arguments, delivered verbatim) or command (one line for /bin/sh -c), not both."
+	shellDescription = "Pass cmd (program and arguments, delivered verbatim) or command (one line for /bin/sh -c), not " +
+		"both."
 )
 
 func (b *binding) execCommand(ctx context.Context, in execInput) (out execOutput, err error) {
@@ -181,7 +182,7 @@ func (b *binding) execKill(ctx context.Context, in execKillInput) (out execKillO
 		return out, err
 	}
 	st, err := s.Command(in.ExecID).Signal(ctx, signalName(in.Signal))
-	out = execKillOutput{done: done{OK: true}, ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}
+	out.OK, out.ExitCode, out.Status = true, exitCode(st.Status, st.ExitCode, st.Signal), string(st.Status)
 	return out, unknownExec(err)
 }
 

@@ -38,7 +38,8 @@ func newPlaceholder() api.Action {
 		Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Output: []string{"json"}}}
 	return ai.NewModelAction(placeholderModel, opts,
 		func(context.Context, *ai.ModelRequest, any, ai.ModelStreamCallback) (*ai.ModelResponse, error) {
-			return nil, fmt.Errorf("tools: %w: %s represents the coding agent of `sandbox: {mode: executor}` and does not answer requests", backend.ErrInvalid, placeholderModel)
+			return nil, fmt.Errorf("tools: %w: %s represents the coding agent of `sandbox: {mode: executor}` and does not "+
+				"answer requests", backend.ErrInvalid, placeholderModel)
 		})
 }
 

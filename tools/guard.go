@@ -40,7 +40,8 @@ func (b *binding) unknown(_ context.Context, in unknownInput) (toolspec.Result, 
 	if in.Unread != "" {
 		return toolspec.Result{}, toolspec.Failf(toolspec.CodeInvalid,
 			"the arguments of a tool call are not a JSON object (%s); none of the calls was made", in.Unread).
-			WithRemediation("Call again with one JSON object as arguments: escape quotes, backslashes, and newlines in strings. If they were truncated, write less in one call.")
+			WithRemediation("Call again with one JSON object as arguments: escape quotes, backslashes, and newlines in " +
+				"strings. If they were truncated, write less in one call.")
 	}
 	e := toolspec.Failf(toolspec.CodeNotFound, "unknown tool %q", sanitize.Clip(in.Tool))
 	if len(in.Known) == 0 {

@@ -31,7 +31,8 @@ func (t *toolbox) hostCalls(ctx context.Context, cfg Sandbox, run session.Run) (
 	case cfg.HostTools == nil:
 		return nil, nil
 	case t.plugin.HostTools == nil:
-		return nil, fmt.Errorf("tools: %w: host_tools requires host tools; set Plugin.HostTools, or specify a file with --host-tools", backend.ErrInvalid)
+		return nil, fmt.Errorf("tools: %w: host_tools requires host tools; set Plugin.HostTools, or specify a file with "+
+			"--host-tools", backend.ErrInvalid)
 	}
 	g := hosttools.Grant{
 		Rules: *cfg.HostTools, Approver: hosttools.ApproverFromContext(ctx), Caller: hosttools.Caller{Run: run.ID},

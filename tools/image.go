@@ -65,7 +65,8 @@ func (b *binding) asImage(ctx context.Context, s *session.Session, name string, 
 		return toolspec.Failf(toolspec.CodeTooLarge,
 			"the image has %d bytes and %d x %d pixels, the limits are %d bytes and %d pixels a side", info.Size, width, height,
 			maxImage, maxSide).
-			WithRemediation("Create a smaller copy with a program in the sandbox and read it, or pass max_bytes for part of its bytes.")
+			WithRemediation("Create a smaller copy with a program in the sandbox and read it, or pass max_bytes for part of " +
+				"its bytes.")
 	}
 	*out = fsReadOutput{SizeBytes: info.Size, Width: width, Height: height,
 		Image: toolspec.Image{MediaType: media, Data: data}}

@@ -93,7 +93,8 @@ func unsafePrompts(r api.Registry, dir string) []error {
 		return nil
 	})
 	for _, name := range slices.Sorted(maps.Keys(templates)) {
-		errs = append(errs, fmt.Errorf("the prompt %q comes from a file system that ignores `sandbox:`; wrap it, for example genkit.WithPromptFS(tools.PromptFS(fsys))", name))
+		errs = append(errs, fmt.Errorf("the prompt %q comes from a file system that ignores `sandbox:`; wrap it, for "+
+			"example genkit.WithPromptFS(tools.PromptFS(fsys))", name))
 	}
 	return errs
 }

@@ -23,7 +23,8 @@ func (b *binding) openSandbox(ctx context.Context, in openInput) (out openOutput
 		if err := b.run(ctx).Key(name).Validate(); err != nil {
 			return out, toolspec.Failf(toolspec.CodeInvalid, "session_key %q is not the name of a sandbox",
 				sanitize.Clip(in.SessionKey)).
-				WithRemediation("Use up to 128 letters, digits, '.', '_', and '-', or omit session_key for the agent's own sandbox.")
+				WithRemediation("Use up to 128 letters, digits, '.', '_', and '-', or omit session_key for the agent's own " +
+					"sandbox.")
 		}
 		if !b.mayUse(ctx, name) {
 			return out, toolspec.Failf(toolspec.CodePermission, "this agent cannot access sandbox %q",

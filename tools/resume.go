@@ -12,10 +12,10 @@ import (
 
 // Notices to a model whose sandbox changed since the conversation was interrupted.
 const (
-	sandboxReplaced = "The program that runs you was interrupted and has resumed. Your sandbox was lost and replaced by a new, empty one: " +
-		"your files are lost, and your processes have exited. Earlier results describe the old sandbox."
-	sandboxRebuilt = "The program that runs you was interrupted and has resumed. Your sandbox was recreated with its workspace: " +
-		"the files in /workspace are unchanged, other files are lost, and your processes have exited."
+	sandboxReplaced = "The program that runs you was interrupted and has resumed. Your sandbox was lost and replaced by " +
+		"a new, empty one: your files are lost, and your processes have exited. Earlier results describe the old sandbox."
+	sandboxRebuilt = "The program that runs you was interrupted and has resumed. Your sandbox was recreated with its " +
+		"workspace: the files in /workspace are unchanged, other files are lost, and your processes have exited."
 )
 
 // recordedBy makes rec record the binding's conversation. rec may be nil.

@@ -111,7 +111,8 @@ func invalidNotice(bad int, keep bool) string {
 	case bad == 0:
 		return ""
 	case keep:
-		return fmt.Sprintf("\n[workcell: %d bytes that are not UTF-8 are shown as \uFFFD; sandbox_exec_read gives the exact bytes]\n", bad)
+		return fmt.Sprintf("\n[workcell: %d bytes that are not UTF-8 are shown as \uFFFD; sandbox_exec_read gives the "+
+			"exact bytes]\n", bad)
 	}
 	return fmt.Sprintf("\n[workcell: %d bytes that are not UTF-8 are shown as \uFFFD]\n", bad)
 }

@@ -58,7 +58,8 @@ type run struct {
 	checkpoint    *Checkpoint             // checkpoint to go back to, or nil
 	behind        int64                   // number of the last entry before the checkpoint
 
-	mu  sync.Mutex // guards seq and result.Evidence; held while an entry is written or an event is emitted, to keep their order
+	// mu guards seq and result.Evidence. It is held while an entry is written or an event is emitted, to keep their order.
+	mu  sync.Mutex
 	seq int64
 
 	result Result // written by execute and finalize; read after they have returned

@@ -46,10 +46,12 @@ func remediations() []remediation {
 		{CodeTimeout, "Do less per call, or pass a larger timeout_seconds."},
 		{CodeLost, "Call sandbox_open for a new sandbox. If its answer does not say that files were kept, write them again."},
 		{CodeClosed, "Call sandbox_open to continue in an open sandbox."},
-		{CodeCapacity, "Wait for running commands to exit or kill some, then try again: sandbox_exec_kill also kills processes that a finished command left running."},
+		{CodeCapacity, "Wait for running commands to exit or kill some, then try again: sandbox_exec_kill also kills " +
+			"processes that a finished command left running."},
 		{CodeUnavailable, "Try again in a moment; if it fails again, report that the sandbox is unavailable."},
 		{CodeUnsupported, "Continue without it, and mention it in the answer."},
-		{CodeQuota, "Delete files that you no longer need, then try again. In the workspace, use sandbox_fs_delete, which works even if the disk is full; elsewhere, use rm."},
+		{CodeQuota, "Delete files that you no longer need, then try again. In the workspace, use sandbox_fs_delete, which " +
+			"works even if the disk is full; elsewhere, use rm."},
 		{CodeToolFailed, "Follow the message, which comes from the tool: correct the arguments, or continue without it."},
 		{CodeInternal, "Try once more; if it fails again, report the message."},
 	}
@@ -169,12 +171,15 @@ func ErrorOf(err error) *Error {
 	case errors.As(err, &conflict):
 		e.Message = fmt.Sprintf("the sandbox %q of this run already exists with a different %s", conflict.Key.Name,
 			strings.Join(conflict.Fields, ", "))
-		return e.WithRemediation("Agents that share a sandbox must use the same settings: report this, or use sandbox_open with another session_key.")
+		return e.WithRemediation("Agents that share a sandbox must use the same settings: report this, or use " +
+			"sandbox_open with another session_key.")
 	case errors.Is(err, backend.ErrNoRoom):
-		return e.WithRemediation("Report that the host's disk is full: the operator must free space or configure a smaller workspace_mb.")
+		return e.WithRemediation("Report that the host's disk is full: the operator must free space or configure a " +
+			"smaller workspace_mb.")
 	case errors.Is(err, backend.ErrImage):
 		e.Retryable = false
-		return e.WithRemediation("Report that the image is missing: the agent's author has to pull it, build it, or use another image.")
+		return e.WithRemediation("Report that the image is missing: the agent's author has to pull it, build it, or use " +
+			"another image.")
 	}
 	return e
 }
@@ -193,7 +198,8 @@ func plainText(err error) string {
 }
 
 func installRemediation(e *session.InstallError) string {
-	text := "Report it: the agent's author has to change its pip_packages, npm_packages, or setup. Until then the sandbox cannot be opened."
+	text := "Report it: the agent's author has to change its pip_packages, npm_packages, or setup. Until then the " +
+		"sandbox cannot be opened."
 	private := func(r sandbox.EgressRefusal) bool { return strings.HasPrefix(r.Rule, "address: ") }
 	switch {
 	case slices.ContainsFunc(e.Refused, private):
@@ -208,7 +214,8 @@ func installRemediation(e *session.InstallError) string {
 
 func launchRemediation(reason sandbox.LaunchReason) string {
 	return cmp.Or(map[sandbox.LaunchReason]string{
-		sandbox.LaunchNotFound:      "The program is not in the image: use another program or runtime, or pass shell builtins as command.",
+		sandbox.LaunchNotFound: "The program is not in the image: use another program or runtime, or pass shell " +
+			"builtins as command.",
 		sandbox.LaunchNotExecutable: "Run it with its interpreter, or make it executable with chmod.",
 		sandbox.LaunchBadDir:        "Create the directory first, or omit cwd to work in /workspace.",
 		sandbox.LaunchTooLong:       "Write the arguments to a file with sandbox_fs_write and let the program read it.",

@@ -147,8 +147,8 @@ func (j *Journal) Begin(ctx context.Context, e workflow.Entry, note string,
 		return err
 	}
 	return j.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, again bool) error {
-		tag, err := tx.Exec(ctx, `INSERT INTO workcell.run (id, workflow, hash, started, owner, note, entries) VALUES ($1, $2, $3, $4, '', $5, $6)
-ON CONFLICT DO NOTHING`, e.RunID, e.Workflow, e.Hash, e.Time, note, e.Seq)
+		tag, err := tx.Exec(ctx, `INSERT INTO workcell.run (id, workflow, hash, started, owner, note, entries)
+VALUES ($1, $2, $3, $4, '', $5, $6) ON CONFLICT DO NOTHING`, e.RunID, e.Workflow, e.Hash, e.Time, note, e.Seq)
 		switch {
 		case err != nil:
 			return err
@@ -233,8 +233,8 @@ func (j *Journal) appendChecked(ctx context.Context, e workflow.Entry, data, par
 		}
 		*retried = *retried || again
 		if e.Kind == workflow.EventRunStarted && e.Seq == 1 {
-			if _, err := tx.Exec(ctx, `INSERT INTO workcell.run (id, workflow, hash, started, owner, note) VALUES ($1, $2, $3, $4, $5, $6)`,
-				e.RunID, e.Workflow, e.Hash, e.Time, j.owner, j.note); err != nil {
+			if _, err := tx.Exec(ctx, `INSERT INTO workcell.run (id, workflow, hash, started, owner, note)
+VALUES ($1, $2, $3, $4, $5, $6)`, e.RunID, e.Workflow, e.Hash, e.Time, j.owner, j.note); err != nil {
 				return err
 			}
 		}
@@ -307,7 +307,8 @@ func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, 
 // EntriesAfter returns the entries of a run after a number, as Entries does. If there are none, the list is empty.
 func (j *Journal) EntriesAfter(ctx context.Context, runID string, seq int64) ([]workflow.Entry, error) {
 	return collect(ctx, j, scanEntry, `SELECT e.data, c.data FROM workcell.entry e
-LEFT JOIN workcell.conversation c ON c.run = e.run AND c.seq = e.seq WHERE e.run = $1 AND e.seq > $2 ORDER BY e.seq`, runID, seq)
+LEFT JOIN workcell.conversation c ON c.run = e.run AND c.seq = e.seq
+WHERE e.run = $1 AND e.seq > $2 ORDER BY e.seq`, runID, seq)
 }
 
 // Transcript returns the entries of kind EventStepProgress of a step with their parts of the conversation, including
@@ -393,7 +394,8 @@ func (j *Journal) take(ctx context.Context, runID, from, to string, asked bool) 
 	err := j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, again bool) error {
 		retried = again
 		tag, err := q.Exec(ctx, `WITH taken AS (
-	UPDATE workcell.run SET owner = $3, cancel = cancel AND $4 WHERE id = $1 AND owner = $2 AND finished IS NULL RETURNING id)
+	UPDATE workcell.run SET owner = $3, cancel = cancel AND $4
+	WHERE id = $1 AND owner = $2 AND finished IS NULL RETURNING id)
 SELECT pg_notify('`+channel+`', id) FROM taken`, runID, from, to, asked)
 		n = tag.RowsAffected()
 		return err

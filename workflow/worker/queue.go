@@ -99,7 +99,8 @@ func (q *Queue) Add(ctx context.Context, e workflow.Entry, note string) error {
 // now or has finished, the error wraps backend.ErrExists.
 func (q *Queue) Hand(ctx context.Context, r runstore.Run, note string) error {
 	return q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
-		tag, err := tx.Exec(ctx, `UPDATE workcell.run SET note = $3, cancel = false WHERE id = $1 AND owner = $2 AND finished IS NULL`, r.ID, r.Owner, note)
+		tag, err := tx.Exec(ctx, `UPDATE workcell.run SET note = $3, cancel = false
+WHERE id = $1 AND owner = $2 AND finished IS NULL`, r.ID, r.Owner, note)
 		if err == nil && tag.RowsAffected() == 0 {
 			err = fmt.Errorf("run %s has another owner or has finished: %w", r.ID, backend.ErrExists)
 		}
