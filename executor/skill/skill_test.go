@@ -46,9 +46,6 @@ func TestParse(t *testing.T) {
 	if diff := cmp.Diff(want, s, cmpopts.IgnoreUnexported(skill.Skill{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if err := skill.Check(directory(heron), "heron"); err != nil {
-		t.Error(err)
-	}
 	again, _, err := skill.Load(directory("\ufeff"+strings.ReplaceAll(heron, "\n", "\r\n")), "heron")
 	if err != nil || again.Description != s.Description {
 		t.Errorf("%+v, %v", again, err)
