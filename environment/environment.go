@@ -105,7 +105,8 @@ func parseSource(preset, address string) (source, error) {
 	u, err := url.Parse(address)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
-		return source{}, fmt.Errorf("environment: the address of %s is not an http or https URL: %w", preset, backend.ErrInvalid)
+		return source{}, fmt.Errorf("environment: the address of %s is not an http or https URL: %w", preset,
+			backend.ErrInvalid)
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		return source{}, fmt.Errorf("environment: the address of %s must not contain a user, query, or fragment, which sandboxes could read: %w", preset, backend.ErrInvalid)
 	}

@@ -82,7 +82,8 @@ func (b *Builder) pip(packages []string) []string {
 // npm returns the command for installing npm packages without running their scripts.
 func (b *Builder) npm(packages []string) []string {
 	argv := []string{
-		"npm", "install", "--prefix", dir, "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--no-package-lock",
+		"npm", "install", "--prefix", dir, "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier",
+		"--no-package-lock",
 		"--cache", temp + "/npm", "--loglevel=error", "--fetch-retries=2",
 	}
 	if s := b.index[npmjs]; s.address != "" {

@@ -40,7 +40,8 @@ func NewMetrics(provider metric.MeterProvider, o Options) sdktrace.SpanExporter 
 	}
 	tokens := func(name string) metric.Int64Histogram {
 		h, err := meter.Int64Histogram(name, metric.WithUnit("{token}"),
-			metric.WithExplicitBucketBoundaries(1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864))
+			metric.WithExplicitBucketBoundaries(1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216,
+				67108864))
 		errs = append(errs, err)
 		return h
 	}
@@ -119,7 +120,8 @@ func (m *metrics) measure(ctx context.Context, s sdktrace.ReadOnlySpan) {
 		if !ok {
 			continue
 		}
-		counter.Add(ctx, n.AsInt64(), with, metric.WithAttributes(semconv.Modality.String("unknown"))) // Genkit has only totals
+		counter.Add(ctx, n.AsInt64(), with,
+			metric.WithAttributes(semconv.Modality.String("unknown"))) // Genkit has only totals
 		if h := m.perCall[key]; h != nil {
 			h.Record(ctx, n.AsInt64(), with)
 			if m.oldTokens != nil {

@@ -128,7 +128,8 @@ func (s *span) translate(in []attribute.KeyValue) {
 		s.model(semconv.Embeddings, name)
 	case "tool", "tool.v2":
 		s.operation(semconv.ExecuteTool, semconv.ToolName, name)
-		s.set(semconv.ToolType.String("function"), semconv.ToolArguments.String(get("genkit:input")), semconv.ToolResult.String(get("genkit:output")))
+		s.set(semconv.ToolType.String("function"), semconv.ToolArguments.String(get("genkit:input")),
+			semconv.ToolResult.String(get("genkit:output")))
 		if program := get(string(semconv.ProcessName)); program != "" {
 			s.name += " " + program
 		}
@@ -222,7 +223,8 @@ func (s *span) messages(input, output string) {
 func (p *processor) keep(in []attribute.KeyValue) []attribute.KeyValue {
 	out := make([]attribute.KeyValue, 0, len(in))
 	for _, kv := range in {
-		if continues(kv.Key) || !p.options.Content && holdsContent(kv.Key) || kv.Key == semconv.OperationName && kv.Value.AsString() == "" {
+		if continues(kv.Key) || !p.options.Content && holdsContent(kv.Key) || kv.Key == semconv.OperationName &&
+			kv.Value.AsString() == "" {
 			continue
 		}
 		if v := kv.Value; v.Type() == attribute.STRING && len(v.AsString()) > p.options.MaxLength {
@@ -244,7 +246,8 @@ func continues(key attribute.Key) bool {
 func holdsContent(key attribute.Key) bool {
 	switch key {
 	case "genkit:input", "genkit:output", "genkit:init", "genkit:error", "exception.message", "exception.stacktrace",
-		semconv.InputMessages, semconv.OutputMessages, semconv.ToolArguments, semconv.ToolResult, "gen_ai.system_instructions", "gen_ai.tool.definitions":
+		semconv.InputMessages, semconv.OutputMessages, semconv.ToolArguments, semconv.ToolResult,
+		"gen_ai.system_instructions", "gen_ai.tool.definitions":
 		return true
 	}
 	return strings.HasPrefix(string(key), "genkit:metadata:context")

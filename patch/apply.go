@@ -252,7 +252,8 @@ var gitParts = []string{"head", "commondir", "objects", "refs"}
 
 // newApplier returns an applier that will create files.
 func newApplier(root *os.Root, files iter.Seq[string]) *applier {
-	a := &applier{root: root, parts: map[string]bool{}, repos: map[string]bool{}, swept: map[string]bool{}, left: maxFollow}
+	a := &applier{root: root, parts: map[string]bool{}, repos: map[string]bool{}, swept: map[string]bool{},
+		left: maxFollow}
 	for name := range files {
 		for at := name; at != "." && at != "/"; at = path.Dir(at) {
 			if folded := gitPath(at); slices.Contains(gitParts, path.Base(folded)) {

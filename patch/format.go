@@ -141,7 +141,8 @@ func (l *literalWriter) flush() {
 	l.line = append(l.line, 0, 0, 0) // the last group may have fewer than four bytes
 	for i := 0; i < n; i += 4 {
 		v := binary.BigEndian.Uint32(l.line[i:])
-		out = append(out, base85[v/(85*85*85*85)], base85[v/(85*85*85)%85], base85[v/(85*85)%85], base85[v/85%85], base85[v%85])
+		out = append(out, base85[v/(85*85*85*85)], base85[v/(85*85*85)%85], base85[v/(85*85)%85], base85[v/85%85],
+			base85[v%85])
 	}
 	l.out = append(out, '\n')
 	l.w.Write(l.out) //nolint:errcheck // the writer keeps its error

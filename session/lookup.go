@@ -239,6 +239,7 @@ func (m *Manager) describe(engine backend.Info, key Key) Info {
 		ID: engine.SessionID, Key: key, Run: key.Run(), State: state, Image: engine.Image, User: engine.User,
 		Network: engine.Network, Mounts: engine.Mounts, Isolation: engine.Isolation, Root: engine.Root,
 		Limits: engine.Limits, Workspace: engine.Workspace, RootBytes: engine.RootBytes,
-		RootEnforcement: engine.RootEnforcement, Created: engine.Created, Workdir: backend.Workdir, Backend: m.driver, EngineID: engine.ID, Labels: engine.Labels,
+		RootEnforcement: engine.RootEnforcement, Created: engine.Created, Workdir: backend.Workdir, Backend: m.driver,
+		EngineID: engine.ID, Labels: engine.Labels,
 	}
 }

@@ -56,7 +56,8 @@ func CheckArgs(args []string) error {
 			if strings.HasPrefix(found, "{{") || slices.Contains(placeholders(), name) {
 				continue
 			}
-			return fmt.Errorf("unknown placeholder {%s}, %s write {{%s}} for literal text: %w", name, suggest.Hint(name, placeholders()), name, errInvalidArgs)
+			return fmt.Errorf("unknown placeholder {%s}, %s write {{%s}} for literal text: %w", name,
+				suggest.Hint(name, placeholders()), name, errInvalidArgs)
 		}
 		if strings.ContainsRune(arg, 0) {
 			return fmt.Errorf("an argument contains NUL: %w", errInvalidArgs)
@@ -89,7 +90,8 @@ func FillArgs(args []string, values map[string]string) ([]string, error) {
 		switch {
 		case len(filled[i]) > maxArg:
 			return nil, fmt.Errorf("argument %d, %s, has %d bytes, the limit is %d; "+
-				"without {prompt} and {system}, a program reads them from standard input: %w", i, arg, len(filled[i]), maxArg, errInvalidArgs)
+				"without {prompt} and {system}, a program reads them from standard input: %w", i, arg, len(filled[i]), maxArg,
+				errInvalidArgs)
 		case strings.ContainsRune(filled[i], 0):
 			return nil, fmt.Errorf("argument %d contains NUL: %w", i, errInvalidArgs)
 		}

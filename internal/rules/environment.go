@@ -29,7 +29,8 @@ func (e Environment) IsZero() bool { return len(e.Pip) == 0 && len(e.Npm) == 0 &
 
 // Equal reports whether two environments are the same.
 func (e Environment) Equal(o Environment) bool {
-	return slices.Equal(e.Pip, o.Pip) && slices.Equal(e.Npm, o.Npm) && slices.Equal(e.Setup, o.Setup) && e.Network.Equal(o.Network)
+	return slices.Equal(e.Pip, o.Pip) && slices.Equal(e.Npm, o.Npm) && slices.Equal(e.Setup, o.Setup) &&
+		e.Network.Equal(o.Network)
 }
 
 // Clone returns a deep copy.
@@ -42,8 +43,10 @@ func (e Environment) Clone() Environment {
 
 // Problems returns the problems with the environment. Their fields have the same names as in files.
 func (e Environment) Problems() (found hint.Problems) {
-	checkPackages(&found, "pip_packages", e.Pip, pipForm, "write a name with or without versions, for example requests>=2.31,<3")
-	checkPackages(&found, "npm_packages", e.Npm, npmForm, "write a name with or without a version, for example lodash@^4.17.0 or @types/node@20")
+	checkPackages(&found, "pip_packages", e.Pip, pipForm,
+		"write a name with or without versions, for example requests>=2.31,<3")
+	checkPackages(&found, "npm_packages", e.Npm, npmForm,
+		"write a name with or without a version, for example lodash@^4.17.0 or @types/node@20")
 	size := 0
 	for i, line := range e.Setup {
 		size += len(line)
@@ -57,7 +60,8 @@ func (e Environment) Problems() (found hint.Problems) {
 	}
 	found.AddBelow("setup.network.", e.Network.Problems())
 	if e.IsZero() && (len(e.Network.Allow) > 0 || len(e.Network.Deny) > 0) {
-		found.Add("setup.network", "add setup.run, pip_packages or npm_packages", "setup.network requires packages or commands to install")
+		found.Add("setup.network", "add setup.run, pip_packages or npm_packages",
+			"setup.network requires packages or commands to install")
 	}
 	return found
 }

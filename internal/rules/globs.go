@@ -33,7 +33,8 @@ func (g Globs) Problems() (list hint.Problems) {
 		case path.IsAbs(glob):
 			list.Add(field, "use a path relative to /workspace", "the output %q is absolute", text)
 		case !fs.ValidPath(glob) || glob == ".":
-			list.Add(field, `for example report.csv, "dist/**" or "coverage.xml?"`, "the output %q is not a path below /workspace", text)
+			list.Add(field, `for example report.csv, "dist/**" or "coverage.xml?"`,
+				"the output %q is not a path below /workspace", text)
 		case !doublestar.ValidatePattern(glob):
 			list.Add(field, "close every [ and {, and put \\ before literal characters", "the output %q is not a pattern", text)
 		case slices.Index(g, text) < i:

@@ -211,7 +211,8 @@ func Host(text string) (string, bool) {
 	}
 	labels := strings.Split(name, ".")
 	for _, l := range labels {
-		if l == "" || len(l) > maxLabel || l[0] == '-' || l[len(l)-1] == '-' || strings.ContainsFunc(l, func(r rune) bool { return !labelRune(r) }) {
+		if l == "" || len(l) > maxLabel || l[0] == '-' || l[len(l)-1] == '-' ||
+			strings.ContainsFunc(l, func(r rune) bool { return !labelRune(r) }) {
 			return name, false
 		}
 	}

@@ -20,7 +20,8 @@ var (
 		`(?:\[[A-Za-z0-9](?:[A-Za-z0-9._, -]*[A-Za-z0-9])?\])?` +
 		`(?: *` + pipVersion + `(?: *, *` + pipVersion + `)*)?$`)
 	// An npm package name with or without a scope, followed by a version range or a tag.
-	npmForm = regexp.MustCompile(`^(?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*(?:@(?:` + npmRange + `(?: *\|\| *` + npmRange + `)*|[a-z][a-z0-9-]*))?$`)
+	npmForm = regexp.MustCompile(`^(?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*(?:@(?:` + npmRange + `(?: *\|\| *` +
+		npmRange + `)*|[a-z][a-z0-9-]*))?$`)
 	// Names treated as files by pip and npm.
 	archiveForm = regexp.MustCompile(`(?i)\.(?:whl|zip|egg|tgz|tar|gz|bz2|tbz|xz|txz|tlz|lz|lzma)$`)
 )

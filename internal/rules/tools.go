@@ -90,7 +90,8 @@ const MaxTools = 500
 // Problems returns the problems detectable without the tools and without compiling conditions.
 func (r Tools) Problems() (found hint.Problems) {
 	if len(r.Allow) == 0 {
-		found.Add("allow", "list the tools that code may call, for example allow: [orders.lookup]", "host_tools allows no tool")
+		found.Add("allow", "list the tools that code may call, for example allow: [orders.lookup]",
+			"host_tools allows no tool")
 	}
 	if len(r.Allow) > MaxTools {
 		found.Add("allow", "use patterns", "host_tools has %d rules, at most %d are allowed", len(r.Allow), MaxTools)

@@ -150,7 +150,8 @@ func syncDir(dir string) error {
 
 func (m *Made) write(f io.Writer) error {
 	z := zip.NewWriter(f)
-	z.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestSpeed) })
+	z.RegisterCompressor(zip.Deflate,
+		func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestSpeed) })
 	a := about{Source: m.Source, Workspace: m.Workspace, Patch: m.Patch != nil}
 	var errs []error
 	put := func(name string, e patch.Entry) {
@@ -257,7 +258,8 @@ type Output struct {
 func (ar *Archive) Outputs(at string) []Output {
 	var list []Output
 	for _, f := range ar.z.File {
-		if name, ok := strings.CutPrefix(f.Name, outputsDir); ok && (at == "." || name == at || strings.HasPrefix(name, at+"/")) {
+		if name, ok := strings.CutPrefix(f.Name, outputsDir); ok &&
+			(at == "." || name == at || strings.HasPrefix(name, at+"/")) {
 			list = append(list, Output{Path: name, Size: int64(f.UncompressedSize64), Mode: f.Mode()})
 		}
 	}

@@ -125,7 +125,8 @@ func (f *File) migrate(ctx context.Context, c Component) error {
 		return err
 	}
 	return f.Tx(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS component (name TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT`); err != nil {
+		if _, err := tx.ExecContext(ctx,
+			`CREATE TABLE IF NOT EXISTS component (name TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT`); err != nil {
 			return err
 		}
 		var have int

@@ -28,13 +28,15 @@ const (
 
 // Histogram returns a histogram of durations in seconds, from the global meter provider.
 func Histogram(name string) metric.Float64Histogram {
-	h, err := otel.Meter(TracerName).Float64Histogram(name, metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(semconv.DurationBuckets()...))
+	h, err := otel.Meter(TracerName).Float64Histogram(name, metric.WithUnit("s"),
+		metric.WithExplicitBucketBoundaries(semconv.DurationBuckets()...))
 	return mustBe(h, err)
 }
 
 // Counts returns a histogram of small numbers.
 func Counts(name string) metric.Int64Histogram {
-	h, err := otel.Meter(TracerName).Int64Histogram(name, metric.WithExplicitBucketBoundaries(0, 1, 2, 4, 8, 16, 32, 64, 128, 256))
+	h, err := otel.Meter(TracerName).Int64Histogram(name, metric.WithExplicitBucketBoundaries(0, 1, 2, 4, 8, 16, 32, 64,
+		128, 256))
 	return mustBe(h, err)
 }
 

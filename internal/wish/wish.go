@@ -56,7 +56,8 @@ func CheckIsolation(m *session.Manager, doc *frontmatter.Document) error {
 
 // DefaultImage sets the image of req to the default image of a runtime. Callers use it if no image is specified.
 func DefaultImage(req *session.Request, r frontmatter.Runtime) {
-	req.Image, req.DefaultImage, req.Language = frontmatter.DefaultImage(r), true, string(cmp.Or(r, frontmatter.RuntimePython))
+	req.Image, req.DefaultImage, req.Language = frontmatter.DefaultImage(r), true,
+		string(cmp.Or(r, frontmatter.RuntimePython))
 }
 
 type yieldKey struct{} // time.Duration from WithYield

@@ -30,7 +30,8 @@ func (a *Command) completeWords(cmd *cobra.Command) {
 	}
 	switch {
 	case cmd.Name() == "cp":
-		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion,
+			cobra.ShellCompDirective) {
 			if len(args) > 1 || strings.ContainsAny(typed, ":./") { // a local path or a path in a sandbox
 				return nil, cobra.ShellCompDirectiveDefault
 			}

@@ -98,9 +98,10 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 		}},
 		&setting{key: keyServices, to: &web, read: func(r *reader) { c.readServices(r, env, web) }},
 		&setting{key: keyOCIRuntime, to: &c.OCIRuntime, flag: "oci-runtime"},
-		&setting{key: keyIsolation, to: (*string)(&c.Isolation), check: func() (string, string) { // --isolation can be stricter
-			return problemOf(frontmatter.Sandbox{Isolation: c.Isolation})
-		}},
+		&setting{key: keyIsolation, to: (*string)(&c.Isolation),
+			check: func() (string, string) { // --isolation can be stricter
+				return problemOf(frontmatter.Sandbox{Isolation: c.Isolation})
+			}},
 	)
 	list = append(list, c.limitSettings()...)
 	k := &c.Kubernetes
