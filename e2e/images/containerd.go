@@ -6,12 +6,16 @@ import (
 	"context"
 	"io"
 	"runtime"
+	"time"
 
 	ctrd "github.com/containerd/containerd/v2/client"
 	ctrdimages "github.com/containerd/containerd/v2/core/images"
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 )
+
+// progressEvery is the interval of progress checks during a pull.
+const progressEvery = 500 * time.Millisecond
 
 // containerdEngine is a containerd namespace for a Keeper.
 type containerdEngine struct{ api *ctrd.Client }
@@ -106,13 +110,44 @@ func (e containerdEngine) tag(ctx context.Context, from, to string) error {
 	return err
 }
 
-func (e containerdEngine) pull(ctx context.Context, ref string) error {
+func (e containerdEngine) pull(ctx context.Context, ref string, progress func()) error {
 	name, err := fullName(ref)
 	if err != nil {
 		return err
 	}
+	watching, stop := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		e.watch(watching, progress)
+	}()
+	defer func() { stop(); <-watched }()
 	_, err = e.api.Pull(ctx, name, ctrd.WithPullUnpack)
 	return err
+}
+
+// watch calls progress when the number of fetched bytes changes.
+func (e containerdEngine) watch(ctx context.Context, progress func()) {
+	var last int64
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(progressEvery):
+		}
+		under, err := e.api.ContentStore().ListStatuses(ctx)
+		if err != nil {
+			continue // the pull reports the error
+		}
+		var sum int64
+		for _, s := range under {
+			sum += s.Offset
+		}
+		if sum != last {
+			progress()
+		}
+		last = sum
+	}
 }
 
 // fullName returns containerd's name of an image.

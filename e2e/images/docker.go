@@ -52,12 +52,26 @@ func (e dockerEngine) tag(ctx context.Context, from, to string) error {
 	return e.api.ImageTag(ctx, from, to)
 }
 
-func (e dockerEngine) pull(ctx context.Context, ref string) error {
+func (e dockerEngine) pull(ctx context.Context, ref string, progress func()) error {
 	body, err := e.api.ImagePull(ctx, ref, image.PullOptions{})
 	if err != nil {
 		return err
 	}
-	return errors.Join(lastError(body), body.Close())
+	return errors.Join(lastError(&watched{body, progress}), body.Close())
+}
+
+// watched calls progress after each read.
+type watched struct {
+	r        io.Reader
+	progress func()
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.r.Read(p)
+	if n > 0 {
+		w.progress()
+	}
+	return n, err
 }
 
 // lastError reads the engine's stream of JSON messages to the end and returns the error, if any.

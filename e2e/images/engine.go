@@ -15,8 +15,12 @@ import (
 	"github.com/workcell-dev/workcell/internal/guestimage"
 )
 
-// maxPull is the maximum duration of a pull. Without a registry, the engine itself may retry for longer.
-const maxPull = time.Minute
+// defaultPullSilence is the maximum time without progress during a pull. Without a registry, the engine itself may
+// retry for a minute or more.
+const defaultPullSilence = 20 * time.Second
+
+// errSilence means that a pull was canceled because it made no progress.
+var errSilence = errors.New("no progress")
 
 // Outcome is the way in which an image was loaded into the engine.
 type Outcome string
@@ -36,7 +40,7 @@ type Engine interface {
 	find(ctx context.Context, ref string) (labels map[string]string, present bool, err error)
 	load(ctx context.Context, archive io.Reader) error
 	tag(ctx context.Context, from, to string) error
-	pull(ctx context.Context, ref string) error
+	pull(ctx context.Context, ref string, progress func()) error
 }
 
 // Keeper loads images into an engine.
@@ -44,7 +48,7 @@ type Keeper struct {
 	engine  Engine
 	builder *Builder
 	log     io.Writer
-	maxPull time.Duration
+	silence time.Duration
 	// offline is the first error of a pull. After it, no other pulls are tried.
 	offline error
 }
@@ -54,7 +58,7 @@ func NewKeeper(engine Engine, builder *Builder, log io.Writer) *Keeper {
 	if log == nil {
 		log = io.Discard
 	}
-	return &Keeper{engine: engine, builder: builder, log: log, maxPull: maxPull}
+	return &Keeper{engine: engine, builder: builder, log: log, silence: defaultPullSilence}
 }
 
 // Arch returns the architecture of the engine's host, in Go's naming.
@@ -226,15 +230,21 @@ func (k *Keeper) load(ctx context.Context, ref string, img v1.Image) error {
 	return nil
 }
 
-// pull pulls an image.
+// pull pulls an image as long as it makes progress.
 func (k *Keeper) pull(ctx context.Context, ref string) error {
 	if k.offline != nil {
 		return fmt.Errorf("images: pull %s: not tried, %w", ref, k.offline)
 	}
-	ctx, cancel := context.WithTimeout(ctx, k.maxPull)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silence := time.AfterFunc(k.silence, func() { cancel(errSilence) })
+	defer silence.Stop()
 	start := time.Now()
-	if err := k.engine.pull(ctx, ref); err != nil {
+	err := k.engine.pull(ctx, ref, func() { silence.Reset(k.silence) })
+	if errors.Is(context.Cause(ctx), errSilence) {
+		err = fmt.Errorf("%w for %v", errSilence, k.silence)
+	}
+	if err != nil {
 		k.offline = fmt.Errorf("images: pull %s failed after %.1f s: %w", ref, time.Since(start).Seconds(), err)
 		fmt.Fprintln(k.log, k.offline)
 		return k.offline
