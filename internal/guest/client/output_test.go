@@ -59,6 +59,19 @@ func TestSpill(t *testing.T) {
 	}
 }
 
+// TestSpillIsBounded verifies that a spill file has at most 64 MiB.
+func TestSpillIsBounded(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := sh("head -c 80000000 /dev/zero")
+	req.Spill, req.TailBytes = true, 0
+	res := mustRun(t, c, req)
+	info, err := c.Stat(testContext(t), wire.PathRequest{Path: res.Stdout.Path})
+	if err != nil || info.Size != 64<<20 || !res.Stdout.PathCut {
+		t.Errorf("%+v, %v, %+v", info, err, res.Stdout)
+	}
+}
+
 // TestSpillShare verifies that all spill files together use at most an eighth of a limited workspace, and the oldest
 // files are removed first, including files of an earlier guest agent.
 func TestSpillShare(t *testing.T) {

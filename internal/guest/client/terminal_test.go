@@ -138,6 +138,27 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
+func TestTerminalJobControl(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := terminal("")
+	req.Argv = nil // a shell
+	req.Env = append(req.Env, "PS1=at$((40+2))> ", "SHELL=/bin/sh", "HOME=/")
+	s := openTerminal(t, c, req)
+	s.await("at42> ")
+	s.enter("sh -c 'echo in$((1+1))front; exec sleep 1000'\n")
+	s.await("in2front\r\n")
+	s.enter("\x1a")
+	s.await("Stopped")
+	s.enter("kill -KILL %1; wait %1; echo back$((2+2))\n")
+	s.await("back4\r\n")
+	s.enter("exit 9\nexit 9\n") // the first exit only warns if the shell has not noticed the end of its job
+	got, res := s.ends()
+	if res.ExitCode != 9 || strings.Contains(got, "job control") {
+		t.Errorf("got %q, %v", got, brief(res))
+	}
+}
+
 // TestTerminalIsLeftAndJoined verifies that hosts can disconnect from a terminal and join it. A terminal has one
 // viewer: a joining host replaces the current one.
 func TestTerminalIsLeftAndJoined(t *testing.T) {
