@@ -25,7 +25,7 @@ func TestIsolationFloor(t *testing.T) {
 	} {
 		b, m := isolated(t, nil, session.Options{Defaults: session.Defaults{Isolation: test.operator}})
 		req := session.Request{Image: "x:1", Isolation: test.request}
-		if err := m.CheckIsolation(req); test.want != backend.ErrInvalid && !errors.Is(err, test.want) {
+		if err := m.CheckIsolation(req); !errors.Is(test.want, backend.ErrInvalid) && !errors.Is(err, test.want) {
 			t.Errorf("%+v: CheckIsolation: %v", test, err)
 		}
 		s, _, err := m.Open(t.Context(), session.UserKey("a"), req)

@@ -224,7 +224,7 @@ func TestModels(t *testing.T) {
 	}))
 	l := rig.issue(model.Grant{Provider: "anthropic", Models: []string{"small"}})
 	a := rig.do(rig.request("GET", "/anthropic/v1/models", l.Key(), ""))
-	if want := `{"data":[{"id":"small","size":1}],"models":[{"name":"models/small"}]}`; string(a.body) != want {
+	if want := `{"data":[{"id":"small","size":1}],"models":[{"name":"models/small"}]}`; a.body != want {
 		t.Errorf("%s, want %s", a.body, want)
 	}
 }

@@ -376,7 +376,8 @@ func copyRange(ctx context.Context, src, dst int, from, to int64) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		n, step := 0, int(min(to-from, copyStep))
+		var n int
+		step := int(min(to-from, copyStep))
 		if slowly {
 			n, err = unix.Sendfile(dst, src, &from, step)
 		} else {

@@ -122,7 +122,7 @@ func (k *Tree) kill(hold bool) bool {
 		defer k.t.hold()()
 		until = until.Add(holdBound)
 	}
-	for k.signal(unix.SIGKILL) > 0 || k.signal(unix.SIGKILL) > 0 {
+	for k.signal(unix.SIGKILL) > 0 || k.signal(unix.SIGKILL) > 0 { //nolint:staticcheck // a second, empty pass ends it
 		if !time.Now().Before(until) {
 			return false
 		}

@@ -108,8 +108,8 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request, who string) error
 // login logs in a browser with a login link.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) error {
 	token := r.URL.Query().Get("t")
-	if who, ok := "", false; r.Method == http.MethodGet && token != "" { // link checkers send HEAD
-		if who, ok = s.use(token); ok {
+	if r.Method == http.MethodGet && token != "" { // link checkers send HEAD
+		if who, ok := s.use(token); ok {
 			return s.enter(w, r, who)
 		}
 	}

@@ -1,16 +1,15 @@
-package app
+package otelsetup
 
 import (
 	"bytes"
 	"errors"
-	"log/slog"
 	"testing"
 )
 
 func TestLineLog(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	log := slog.New(newLineLog(&out))
+	log := NewLog(&out)
 	log.Info("nobody asked")
 	log.Warn("plain")
 	log.With("sandbox", "sbx_1").WithGroup("g").Error("cannot", "n", 2, "error", errors.New("two\nlines \x1b[1m"))
