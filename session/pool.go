@@ -160,11 +160,11 @@ func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error)
 // Usable returns a function to check whether a pooled sandbox can still be used. The guest must be connected, and the
 // image and mounts must not have changed since the creation.
 func (w *warmPool) Usable(ctx context.Context, kind string) func(*pooled) bool {
-	id, err := w.m.imageID(ctx, w.kinds[kind].Image)
+	id, known, err := w.m.imageID(ctx, w.kinds[kind].Image)
 	if err != nil && ctx.Err() == nil {
 		w.m.log.WarnContext(ctx, "cannot check whether the image of pooled sandboxes has changed", "error", err)
 	}
-	return func(p *pooled) bool { return p.session.control.Greeted() && p.isCurrent(id) }
+	return func(p *pooled) bool { return p.session.control.Greeted() && p.isCurrent(id, known) }
 }
 
 // sources returns the current mount sources of a request. It omits sources missing on this host, because the engine may
@@ -180,8 +180,8 @@ func (m *Manager) sources(req Request) (list []fs.FileInfo) {
 
 // isCurrent reports whether the image, unless unknown, and the mount sources have not changed. For example, filling a
 // cache replaces the whole directory.
-func (p *pooled) isCurrent(imageID string) bool {
-	return (imageID == "" || imageID == p.session.engine.ImageID) &&
+func (p *pooled) isCurrent(imageID string, known bool) bool {
+	return (!known || imageID == p.session.engine.ImageID) &&
 		slices.EqualFunc(p.sources, p.session.m.sources(p.session.req), os.SameFile)
 }
 
@@ -224,17 +224,17 @@ func (m *Manager) vacate() {
 	m.used--
 }
 
-// imageID returns the ID of the image to which a reference currently resolves on the engine. If the engine does not
-// support this, imageID returns "".
-func (m *Manager) imageID(ctx context.Context, ref string) (string, error) {
-	id, err := m.b.ImageID(ctx, ref)
+// imageID returns the ID of the image to which a reference currently resolves on the engine. If the engine does not have
+// the image, id is empty. After an error, or if the engine does not support this, known is false.
+func (m *Manager) imageID(ctx context.Context, ref string) (id string, known bool, err error) {
+	id, err = m.b.ImageID(ctx, ref)
 	switch {
 	case errors.Is(err, backend.ErrUnsupported):
-		return "", nil
+		return "", false, nil
 	case err != nil:
-		return "", engineError(err)
+		return "", false, engineError(err)
 	}
-	return id, nil
+	return id, true, nil
 }
 
 // errStale reports a dead or outdated pooled sandbox.
@@ -251,8 +251,8 @@ func (s *Session) fit(ctx context.Context, ready *pooled) error {
 	if err := ready.session.control.Claim(ctx, s.orphanTimeout()); err != nil {
 		return errors.Join(errStale, err)
 	}
-	id, err := s.m.imageID(ctx, s.req.Image)
-	if err != nil || !ready.isCurrent(id) {
+	id, known, err := s.m.imageID(ctx, s.req.Image)
+	if err != nil || !ready.isCurrent(id, known) {
 		return errors.Join(errStale, err)
 	}
 	return nil

@@ -137,7 +137,8 @@ func TestPoolPlaces(t *testing.T) {
 	other.User = "1001"
 	a := openAs(t, m, record.AgentKey("a", "default"), other)
 	b := mustOpen(t, m, record.AgentKey("b", "default"))
-	if _, _, err := m.Open(t.Context(), record.AgentKey("c", "default"), testImage()); !errors.Is(err, backend.ErrCapacity) {
+	if _, _, err := m.Open(t.Context(), record.AgentKey("c", "default"), testImage()); !errors.Is(err,
+		backend.ErrCapacity) {
 		t.Errorf("a third: %v, want ErrCapacity", err)
 	}
 	if m.Used() != 2 || most.Load() > 2 {
@@ -153,9 +154,10 @@ func TestPoolPlaces(t *testing.T) {
 func TestPoolUnfit(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(e pictured){
-		"image":   func(e pictured) { e.id.Store("sha256:2") },
-		"killed":  func(e pictured) { e.all()[0].murder() },
-		"removed": func(e pictured) { e.remove(e.all()[0].info.ID) },
+		"image":    func(e pictured) { e.id.Store("sha256:2") },
+		"no image": func(e pictured) { e.id.Store("") },
+		"killed":   func(e pictured) { e.all()[0].murder() },
+		"removed":  func(e pictured) { e.remove(e.all()[0].info.ID) },
 		"mounts": func(e pictured) {
 			must(t, os.Rename(e.mounted, e.mounted+".old"))
 			must(t, os.Mkdir(e.mounted, 0o700))
@@ -180,7 +182,11 @@ func TestPoolUnfit(t *testing.T) {
 			old = awaitPool(t, m, 1)[0]
 			e.id.Store("sha256:3")
 			m.ReviewPool(t.Context())
-			eventually(t, "the unused sandbox is replaced", func() bool { ids := pooled(t, m); return len(ids) == 1 && ids[0] != old })
+			eventually(t, "the unused sandbox is replaced", func() bool {
+				ids := pooled(t, m)
+				return len(ids) == 1 &&
+					ids[0] != old
+			})
 		})
 	}
 }

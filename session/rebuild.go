@@ -44,7 +44,7 @@ func (m *Manager) rebuild(ctx context.Context, rec *record.Record, engine backen
 		same = known && had.differences(req.shape()) == nil
 	}
 	current := func() bool { // if the engine does not know the image's ID, the sandbox is rebuilt
-		id, err := m.imageID(ctx, req.Image)
+		id, _, err := m.imageID(ctx, req.Image)
 		return same && err == nil && id != "" && id == engine.ImageID
 	}
 	if req.Pull != backend.PullAlways && current() {

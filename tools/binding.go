@@ -298,7 +298,7 @@ func (b *binding) release(ctx context.Context, s *session.Session) error {
 	b.mu.Unlock()
 	if b.shared {
 		all, err := s.Commands(ctx)
-		if err != nil && !isGone(err) {
+		if err != nil && !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrClosed) {
 			return err
 		}
 		for _, e := range all {

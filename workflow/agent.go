@@ -56,13 +56,17 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	return result{output: out.Output, has: true, last: true}, nil
 }
 
-// sharedSandbox returns the request for the sandbox the agent shares with the run. It returns false if the agent's file
-// is unknown, or if the agent has no sandbox or a private one.
-func (b *agentBody) sharedSandbox() (session.Request, bool) {
-	if b.file == nil || b.file.Sandbox == nil {
+// sharedSandbox returns the request for the sandbox an agent shares with the run. It returns false if the agent's file is
+// unknown, or if the agent has no sandbox or a private one.
+func (r *run) sharedSandbox(b *agentBody) (session.Request, bool) {
+	file := b.file
+	if agents, ok := r.agents.(Agents); ok && file == nil {
+		file, _ = agents.File(b.agent) // the workflow was loaded without files of agents
+	}
+	if file == nil || file.Sandbox == nil {
 		return session.Request{}, false
 	}
-	s := *b.file.Sandbox
+	s := *file.Sandbox
 	if !s.Mode.Lasting() || s.Session != "" && s.Session != frontmatter.SessionDefault {
 		return session.Request{}, false
 	}

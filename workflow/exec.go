@@ -153,7 +153,7 @@ func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request
 	for _, info := range list {
 		for _, s := range r.wf.all {
 			if b, ok := s.body.(*agentBody); ok && info.Key == key {
-				wish, _ := b.sharedSandbox()
+				wish, _ := r.sharedSandbox(b)
 				wish = wish.WithDefaults(r.base)
 				network := cmp.Or(wish.Network, backend.NetworkNone)
 				if wish.Egress.Equal(info.Egress) && network == cmp.Or(info.Network, backend.NetworkNone) {
@@ -176,7 +176,7 @@ func (r *run) sandboxRequest(name string) session.Request {
 			if !ok || s.sandbox.isolated || s.sandbox.name != name {
 				continue
 			}
-			if wish, ok := b.sharedSandbox(); ok {
+			if wish, ok := r.sharedSandbox(b); ok {
 				req = wish.WithDefaults(req)
 				break
 			}

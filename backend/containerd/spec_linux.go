@@ -98,7 +98,7 @@ func kernelMounts(l backend.Limits) []specs.Mount {
 	return []specs.Mount{
 		mount("proc", "/proc", "nosuid", "noexec", "nodev"),
 		mount("tmpfs", "/dev", "nosuid", "strictatime", "mode=755", "size=65536k"),
-		mount("devpts", "/dev/pts", strings.Split("nosuid,noexec,gid=5,"+kit.TerminalOptions, ",")...),
+		mount("devpts", "/dev/pts", strings.Split("nosuid,noexec,"+kit.TerminalOptions, ",")...),
 		mount("sysfs", "/sys", "nosuid", "noexec", "nodev", "ro"),
 		mount("cgroup", "/sys/fs/cgroup", "nosuid", "noexec", "nodev", "relatime", "ro"),
 		mount("mqueue", "/dev/mqueue", "nosuid", "noexec", "nodev"),

@@ -17,7 +17,11 @@ import (
 var containerIDs = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 func (b *driver) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
-	return kit.Call(ctx, b.calls, "inspect container", kit.With(b.api.ContainerInspect, id))
+	res, err := kit.Call(ctx, b.calls, "inspect container", kit.With(b.api.ContainerInspect, id))
+	if err == nil && (res.ContainerJSONBase == nil || res.State == nil) {
+		err = fmt.Errorf("docker: inspect container: the answer has no state: %w", backend.ErrUnavailable)
+	}
+	return res, err
 }
 
 func (b *driver) statPath(ctx context.Context, id, path string) (container.PathStat, error) {

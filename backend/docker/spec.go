@@ -147,7 +147,7 @@ func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostCo
 func terminals(labels map[string]string) mount.Mount {
 	return mount.Mount{Type: mount.TypeVolume, Target: "/dev/pts", VolumeOptions: &mount.VolumeOptions{
 		NoCopy: true, Labels: labels, DriverConfig: &mount.Driver{Name: "local", Options: map[string]string{
-			"type": "devpts", "device": "devpts", "o": "nosuid,noexec,gid=5," + kit.TerminalOptions,
+			"type": "devpts", "device": "devpts", "o": "nosuid,noexec," + kit.TerminalOptions,
 		}},
 	}}
 }

@@ -271,8 +271,8 @@ func (d *driver) rollback(ctx context.Context, p *plan) error {
 	if d.opts.StorageClass == "" {
 		return err
 	}
-	if _, wrong := d.getPod(ctx, p.name); !errors.Is(wrong, backend.ErrNotFound) {
-		return errors.Join(err, wrong) // a concurrent Create made a pod, which uses the claim
+	if pod, wrong := d.getPod(ctx, p.name); wrong == nil && pod.Labels[labelNonce] != p.nonce {
+		return err // a concurrent Create made this pod, which uses the claim
 	}
 	claim, _, wrong := d.getClaim(ctx, p.name)
 	if wrong == nil && claim.Labels[labelNonce] == p.nonce {

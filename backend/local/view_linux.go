@@ -176,7 +176,7 @@ func showDevices(c *launch.Config, r *record) {
 	}
 	shm := kit.TmpfsOptions(r.Limits.ShmBytes, kit.User(r.IDs.User))
 	c.Mounts = append(c.Mounts,
-		launch.Mount{Type: "devpts", Target: "/dev/pts", Data: kit.TerminalOptions},
+		launch.Mount{Type: "devpts", Target: "/dev/pts", Data: strings.Replace(kit.TerminalOptions, "gid=5,", "", 1)},
 		launch.Mount{Type: "tmpfs", Target: "/dev/shm", Data: shm},
 		launch.Mount{Type: "proc", Target: "/proc"})
 }

@@ -110,6 +110,16 @@ func claudeArguments(args map[string]string) ([]string, error) {
 	return argv, nil
 }
 
+// claudeTool splits the name of a tool. Tools of an MCP server have names such as "mcp__SERVER__TOOL".
+func claudeTool(name string) (server, tool string) {
+	if rest, ok := strings.CutPrefix(name, "mcp__"); ok {
+		if server, tool, ok = strings.Cut(rest, "__"); ok {
+			return server, tool
+		}
+	}
+	return "", name
+}
+
 // claudeParser parses stream-json with partial messages: deltas, and then each complete block.
 type claudeParser struct {
 	began    bool // the latest delta belongs to an unfinished block
@@ -202,7 +212,7 @@ func (p *claudeParser) message(l claudeLine) []executor.Event {
 		case b.Type == "text" && l.Parent == "" && !p.streamed:
 			events = append(events, text(executor.KindText, b.Text)...)
 		case b.Type == "tool_use":
-			server, name := hostTool(b.Name, "mcp__"+executor.Server+"__")
+			server, name := claudeTool(b.Name)
 			events = append(events, toolStart(b.ID, server, name, b.Input))
 		}
 	}

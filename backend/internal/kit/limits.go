@@ -62,7 +62,7 @@ func ReadonlyPaths(sys string) []string {
 
 // TerminalOptions are mount options for the pseudo-terminals of a sandbox. The limit of the host is kernel.pty.max, by
 // default 4096.
-const TerminalOptions = "newinstance,ptmxmode=0666,mode=0620,max=64"
+const TerminalOptions = "newinstance,ptmxmode=0666,mode=0620,gid=5,max=64"
 
 // OpenFiles returns the limit of open files for every process of a sandbox. The guest agent sets the user's limit for
 // commands, because this limit may be too small for the guest agent.

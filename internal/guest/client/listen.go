@@ -142,7 +142,7 @@ func checkAddress(network, address string) error {
 	ok := network == "unix" && unixSocket.MatchString(address)
 	if network == "tcp" {
 		ap, err := netip.ParseAddrPort(address)
-		ok = err == nil && ap.Addr() == netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		ok = err == nil && ap.Addr() == netip.AddrFrom4([4]byte{127, 0, 0, 1}) && ap.String() == address
 	}
 	if !ok {
 		return protocolErrorf("address of a service")

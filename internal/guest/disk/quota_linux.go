@@ -337,7 +337,7 @@ func (q *Quota) ended(since quotaMark, cut, failed bool) (full, stopped bool, no
 	stopped = q.stops > since.stops
 	full = q.full.After(since.at) || failed && (since.frozen || stopped)
 	q.mu.Unlock()
-	if stopped {
+	if stopped && q.layer == nil {
 		q.looking.Lock() // the cut follows the scan with the kill
 		defer q.looking.Unlock()
 		note = q.note

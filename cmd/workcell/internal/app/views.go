@@ -133,10 +133,24 @@ func (a *App) ShowRun(ctx context.Context, j runstore.Store, id string) (d RunDe
 	if d.Entries, err = j.Entries(ctx, r.ID); err != nil {
 		return d, err
 	}
+	d.CostUSD = costOf(d.Entries) // runs of older versions have it only there
 	if n, err := readNote(r); err == nil {
 		d.File, d.Backend, d.Detached = n.Workflow, n.Backend, n.Detached
 	}
 	return d, nil
+}
+
+// costOf returns the model cost of a run's coding agents, or nil if no cost is known.
+func costOf(entries []workflow.Entry) (sum *float64) {
+	for _, e := range entries {
+		if e.CostUSD != nil {
+			if sum == nil {
+				sum = new(float64)
+			}
+			*sum += *e.CostUSD
+		}
+	}
+	return sum
 }
 
 // StepView is an attempt of a step.
