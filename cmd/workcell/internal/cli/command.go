@@ -80,7 +80,7 @@ Environment:
   WORKCELL_BACKEND     default for --backend
   WORKCELL_STATE_DIR   default for --state-dir
   WORKCELL_STATE       default for --state; use it for a URL with a password, because other users can see command-line flags
-  WORKCELL_CONFIG      default for --config
+  WORKCELL_CONFIG      default for --config; for all settings, see docs/reference/configuration.md
   WORKCELL_IMAGE_MAP   values for --map-image, separated by commas
   WORKCELL_ALLOW_ROOT  set to 1 to allow sandboxes that run as root
   WORKCELL_HOST_TOOLS  default for --host-tools

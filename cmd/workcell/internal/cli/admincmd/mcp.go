@@ -68,10 +68,13 @@ must set --token-file or WORKCELL_MCP_TOKEN. If either is set, clients without a
 The default URL is http://127.0.0.1:8765/mcp. To add the server to Claude Code, run:
 claude mcp add workcell -- workcell mcp
 
-Clients get the tools sandbox_run, sandbox_open, sandbox_exec, sandbox_fs_*, and others. With --agents, --workflows, or
---executors, they also get execute_task, which requires a model provider's API key. By default, sandboxes have no
-network access, and clients cannot request it. To allow hosts, use --network-allow. --policy limits commands, files,
-CPU, memory, and workspace size, and --allow-image limits images.`,
+Clients get the tools sandbox_run, sandbox_open, sandbox_close, sandbox_exec, sandbox_exec_read, sandbox_exec_wait,
+sandbox_exec_write, sandbox_exec_kill, sandbox_fs_write, sandbox_fs_edit, sandbox_fs_read, sandbox_fs_list,
+sandbox_fs_delete, get_files, cleanup_session, session_status, task_status, task_result, and task_cancel. With --agents,
+--workflows, or --executors, they also get execute_task, which requires a model provider's API key.
+
+By default, sandboxes have no network access, and clients cannot request it. To allow hosts, use --network-allow.
+--policy limits commands, files, CPU, memory, and workspace size, and --allow-image limits images.`,
 		Example: "  workcell mcp\n" +
 			"  workcell mcp --policy guard.yaml --agents ~/agents --model anthropic/claude-sonnet-4-5\n" +
 			"  workcell mcp --transport http --listen 127.0.0.1:8765\n" +

@@ -73,8 +73,8 @@ func newRunCmd(a *command) *cobra.Command {
 		Short: "Run a workflow or an agent",
 		Long: `Run a workflow and print its result, or run an agent and print its answer. Progress is printed to standard error, the
 result to standard output. To cancel the run, press Ctrl-C, or use ` + "`workcell runs cancel`" + ` in another
-terminal. A canceled run cannot be resumed. The exit code is 1 if the run fails, and 4 if an API key is missing.
-workcell --help lists the others.
+terminal. A canceled run cannot be resumed. The exit code is 1 if the run fails, 4 if an API key is missing, and 7 if
+--apply skips files that you changed during the run. workcell --help lists the others.
 
 By default, the agents in a workflow share one sandbox. Workcell removes it when the run ends, even if the run fails,
 unless you pass --keep or the workflow sets retention. If the workflow sets checkpoints: true, the sandbox of a failed
@@ -96,8 +96,9 @@ default, a sandbox has a Python image, 1 CPU, 2 GiB of memory, and no network. T
 network.allow. Code in a sandbox does not see your environment or API keys.
 
 A workflow fails after one hour or 50 steps unless it sets timeout or max_steps. A single agent fails after 7 days.
---workspace copies a directory to /workspace in the sandboxes. The original changes only if you pass --apply or later
-run ` + "`workcell runs apply`" + `.
+--workspace copies a directory to /workspace in the sandboxes, without links, special files, .git, .hg, and .svn. The
+original changes only if you pass --apply or later run ` + "`workcell runs apply`" + `. The changes and
+outputs of a run are kept for 30 days (retention.runs).
 
 --detach requires a PostgreSQL database (--state). It queues the run and its files there and prints the run ID. A
 ` + "`workcell worker`" + ` on any host then runs it.`,
