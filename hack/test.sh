@@ -346,8 +346,9 @@ leftovers() {
     \( -path '*/sandboxes/*' -o -path '*/workspaces/*' \) -printf 'state %p\n' 2>/dev/null || true
   find /sys/fs/cgroup -type d \( -path '*/workcell/*' -o -name 'workcell-*' \) -printf 'cgroup %p\n' 2>/dev/null || true
   find /sys/class/net/workcell0/brif -mindepth 1 -printf 'interface %f\n' 2>/dev/null || true
-  # gVisor keeps the network namespace of all that have no network.
-  awk '/sbx_|\/workcell\// && !/\/null-netns / {print "mount " $5}' /proc/self/mountinfo
+  # gVisor keeps the network namespace of all that have no network. The cluster's containerd leaves a mount if an image's
+  # /etc/passwd is not a file; the end of the cluster removes it.
+  awk '/sbx_|\/workcell\// && !/\/null-netns |\/cluster\/containerd\/tmpmounts\// {print "mount " $5}' /proc/self/mountinfo
   for p in /proc/[0-9]*; do
     case $(readlink "$p/exe" 2>/dev/null) in
       "$scratch"/* | "$work"/* | "$cache"/jaeger/* | *workcell-guest*) printf 'process %s %s\n' "${p#/proc/}" "$(tr '\0' ' ' <"$p/cmdline" 2>/dev/null)" ;;

@@ -102,7 +102,7 @@ func (o *options) takesPart() []string {
 	return strings.Split(o.engines, ",")
 }
 
-// enter returns the contestants of an engine: the engine's own API, if it has one, and our driver. The caller must
+// enter returns the contestants of an engine: the engine's API, if available, and our driver. The caller must
 // close them even if enter returns an error.
 func enter(ctx context.Context, engine string, o options) (all []contestant, err error) {
 	var driver backend.SandboxBackend

@@ -152,7 +152,7 @@ func (h *host) command(t *testing.T, args ...string) *exec.Cmd {
 	return command(t, h.state, nil, args...)
 }
 
-// has verifies the number of running sandboxes, one of which was created with a clock ahead.
+// has verifies the number of running sandboxes. A sandbox was created with a clock ahead.
 func (h *host) has(t *testing.T, n int, id any, ahead time.Duration) {
 	t.Helper()
 	var list []struct {

@@ -134,7 +134,7 @@ func readBans(file string) (bans []ban, err error) {
 	return bans, nil
 }
 
-// literals returns strings, at least one of which is part of every match, or nil if there are none.
+// literals returns alternative strings. Every match contains at least one. If there are none, it returns nil.
 func literals(re *syntax.Regexp) (best []string) {
 	switch re.Op {
 	case syntax.OpLiteral:

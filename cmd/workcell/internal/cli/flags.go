@@ -126,7 +126,7 @@ func Subcommands(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// Absent returns a hidden command in place of a command missing in this build.
+// Absent returns a hidden command for a command missing in this build.
 func Absent(use string, err error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: "Not available in this build", Hidden: true, DisableFlagParsing: true,

@@ -53,7 +53,7 @@ func (r *rig) ask(id, run, words, args string, left time.Duration) {
 // post answers a question and returns the resulting page.
 func (r *rig) post(c *http.Client, path, note string) (int, string) {
 	r.t.Helper()
-	res := r.do(c, http.MethodPost, path, func(req *http.Request) { //nolint:bodyclose // do closes it
+	res := r.do(c, http.MethodPost, path, func(req *http.Request) {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		req.Body = http.NoBody
 		if note != "" {
@@ -113,7 +113,7 @@ func TestInbox(t *testing.T) {
 	}
 	want(t, r.page("/runs/run_waits?done=question_run"), "orders.refund: allowed by ben")
 	r.ask("question_token", "run_waits", "", "{}", time.Hour)
-	res := r.do(http.DefaultClient, http.MethodPost, "/inbox/question_token/deny", //nolint:bodyclose // do closes it
+	res := r.do(http.DefaultClient, http.MethodPost, "/inbox/question_token/deny",
 		func(req *http.Request) { req.Header.Set("Authorization", "Bearer "+secret) })
 	want(t, text(t, res), "denied by ana")
 	if list, err := r.journal.Approvals(t.Context(), "question_token"); err != nil || list[0].By != "ana" {
@@ -189,7 +189,7 @@ func TestReadOnlyInbox(t *testing.T) {
 	if want(t, page, "orders.refund", "Inbox 1"); strings.Contains(page, "/allow") || strings.Contains(page, "/deny") {
 		t.Error("a read-only page has forms")
 	}
-	if res := r.get(r.client, "/events?inbox=1"); res.StatusCode != http.StatusOK { //nolint:bodyclose // do closes it
+	if res := r.get(r.client, "/events?inbox=1"); res.StatusCode != http.StatusOK {
 		t.Error(res.Status)
 	}
 	if err := r.server.Close(t.Context()); err != nil { // after this, nothing registers
