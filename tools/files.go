@@ -127,9 +127,10 @@ func readBytes(ctx context.Context, s *session.Session, in fsReadInput) (out fsR
 	return out, nil
 }
 
-// wholeText removes an incomplete character from the end of data if the rest is text.
+// wholeText removes an incomplete character from the end of data if the rest is text. It never removes all data, because
+// the next call would start at the same byte.
 func wholeText(data []byte) []byte {
-	if cut := wholeRunes(data); utf8.Valid(cut) {
+	if cut := wholeRunes(data); len(cut) > 0 && utf8.Valid(cut) {
 		return cut
 	}
 	return data

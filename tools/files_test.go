@@ -103,8 +103,17 @@ func TestReadBytes(t *testing.T) {
 	if out["note"] != "offset 10 is past the end of the file, which has 7 bytes" {
 		t.Errorf("past the end: %v", out)
 	}
-	if out := set.ok("sandbox_fs_read", obj{"path": "f", "offset": 3, "max_bytes": 2}); out["contents_b64"] != "gqw=" {
-		t.Errorf("the middle of a character: %v", out)
+	for _, tt := range []struct {
+		offset, max int
+		want        string
+		next        float64
+	}{
+		{3, 2, "gqw=", 5}, {2, 2, "4oI=", 4}, {2, 1, "4g==", 3},
+	} {
+		out := set.ok("sandbox_fs_read", obj{"path": "f", "offset": tt.offset, "max_bytes": tt.max})
+		if out["contents_b64"] != tt.want || out["next_offset"] != tt.next {
+			t.Errorf("part of a character, %d bytes from %d: %v", tt.max, tt.offset, out)
+		}
 	}
 }
 
@@ -141,5 +150,10 @@ func TestReadLines(t *testing.T) {
 	out := set.ok("sandbox_fs_read", obj{"path": "long", "line_offset": 2, "max_bytes": 10})
 	if out["contents"] != "xxxxxxxxxx" || out["next_offset"] != 12.0 || out["truncated"] != true || out["size_bytes"] != 105.0 {
 		t.Errorf("a long line: %v", out)
+	}
+	set.ok("sandbox_fs_write", obj{"path": "wide", "contents": "1\n€€\n"})
+	out = set.ok("sandbox_fs_read", obj{"path": "wide", "line_offset": 2, "max_bytes": 2})
+	if out["contents_b64"] != "4oI=" || out["next_offset"] != 4.0 {
+		t.Errorf("part of a character in a long line: %v", out)
 	}
 }
