@@ -121,8 +121,12 @@ func readBytes(ctx context.Context, s *session.Session, in fsReadInput) (out fsR
 	}
 	if more {
 		next := in.Offset + int64(len(data))
+		follow := fmt.Sprintf("%d more bytes", info.Size-next)
+		if next >= info.Size {
+			follow = "more bytes may follow"
+		}
 		out.Truncated, out.NextOffset = true, &next
-		out.Note = fmt.Sprintf("%d more bytes; call again with offset %d to continue", max(info.Size-next, 0), next)
+		out.Note = fmt.Sprintf("%s; call again with offset %d to continue", follow, next)
 	}
 	return out, nil
 }
