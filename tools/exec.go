@@ -155,9 +155,9 @@ func (b *binding) execWait(ctx context.Context, in execWaitInput) (out execWaitO
 }
 
 func (b *binding) execWrite(ctx context.Context, in execWriteInput) (done, error) {
-	data, given, fail := eitherForm("text", in.Text, "data_b64", in.DataB64)
-	if fail != nil {
-		return done{}, fail
+	data, given, err := eitherForm("text", in.Text, "data_b64", in.DataB64)
+	if err != nil {
+		return done{}, err
 	}
 	if !given && !in.EOF {
 		return done{}, toolspec.Failf(toolspec.CodeInvalid, "nothing to write: pass text, data_b64, or eof")
@@ -208,8 +208,7 @@ func unknownExec(err error) error {
 
 // eitherForm returns bytes given as text or as base64 in either alphabet, with or without padding. given is false if
 // neither form is given.
-func eitherForm(textName string, text *string, dataName string,
-	data *string) (b []byte, given bool, fail *toolspec.Error) {
+func eitherForm(textName string, text *string, dataName string, data *string) (b []byte, given bool, err error) {
 	empty := func(s *string) bool { return s == nil || *s == "" }
 	switch {
 	case text == nil && data == nil:
@@ -221,7 +220,7 @@ func eitherForm(textName string, text *string, dataName string,
 	}
 	plain := strings.NewReplacer("-", "+", "_", "/", "\n", "", "\r", "", " ", "").
 		Replace(strings.TrimRight(*data, "=\r\n "))
-	b, err := base64.RawStdEncoding.DecodeString(plain)
+	b, err = base64.RawStdEncoding.DecodeString(plain)
 	if err != nil {
 		return nil, false, toolspec.Failf(toolspec.CodeInvalid, "%s is not base64", dataName)
 	}
