@@ -118,8 +118,5 @@ func (b *binding) fsDelete(ctx context.Context, in fsDeleteInput) (out fsDeleteO
 		return out, err
 	}
 	deleted, err := s.RemoveFile(ctx, in.Path, in.Recursive)
-	if err != nil {
-		return out, err
-	}
-	return fsDeleteOutput{done: done{OK: true}, Deleted: deleted}, nil
+	return fsDeleteOutput{done: done{OK: true}, Deleted: deleted}, err
 }
