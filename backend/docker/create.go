@@ -279,5 +279,5 @@ func (c *creation) dropWorkspace(ctx context.Context) error {
 	if workspace == claimMade {
 		return c.b.removeWorkspace(ctx, c.p.volume)
 	}
-	return kit.Ignore(err, backend.ErrNotFound, backend.ErrExists, errHalf)
+	return kit.Ignore(err, backend.ErrNotFound, backend.ErrExists, errIncompleteFork)
 }

@@ -60,7 +60,7 @@ func (b *driver) Start(ctx context.Context, id string) error {
 		return err
 	}
 	if !res.State.Running {
-		if err := errors.Join(b.Recover(ctx, res), b.whole(ctx, res)); err != nil {
+		if err := errors.Join(b.Recover(ctx, res), b.awaitFork(ctx, res)); err != nil {
 			return err
 		}
 		if err := b.startContainer(ctx, id); err != nil {
@@ -121,7 +121,8 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 // HasWorkspace reports whether a session has a complete workspace.
 func (b *driver) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
 	v, err := b.inspectVolume(ctx, workspaceName(sessionID))
-	return err == nil && sameOwner(v.Labels, instance, sessionID) && !b.half(v), kit.Ignore(err, backend.ErrNotFound)
+	found := err == nil && sameOwner(v.Labels, instance, sessionID) && !b.isIncompleteFork(v)
+	return found, kit.Ignore(err, backend.ErrNotFound)
 }
 
 // RemoveWorkspace deletes the workspace of a session without a container.

@@ -30,23 +30,28 @@ func (b *driver) snapshots(v volumeName) (*snapshots.Workspace, error) {
 	w := &snapshots.Workspace{Dir: b.volumeDir(v)}
 	w.Files = filepath.Join(w.Dir, "_data")
 	if !host.Exists(w.Files) || !strings.HasPrefix(b.api.DaemonHost(), "unix://") || os.Geteuid() != 0 {
-		return nil, fmt.Errorf("docker: snapshots require access to the workspace; run as root on the engine's host, "+
-			"or use local or containerd: %w", backend.ErrUnsupported)
+		return nil, noSnapshots("snapshots require access to the workspace; run as root on the engine's host, or use " +
+			"local or containerd")
 	}
 	return w, nil
+}
+
+// noSnapshots returns the error for a workspace without support for snapshots.
+func noSnapshots(reason string) error {
+	return fmt.Errorf("docker: %s: %w", reason, backend.ErrUnsupported)
 }
 
 // sandboxSnapshots returns the location of a sandbox's workspace, and the processes if the sandbox is running.
 func (b *driver) sandboxSnapshots(_ context.Context, res container.InspectResponse) (*snapshots.Workspace, error) {
 	if runtime := res.HostConfig.Runtime; !kernelNetwork(runtime) {
-		return nil, fmt.Errorf("docker: snapshots are not supported with OCI runtime %s: %w", runtime, backend.ErrUnsupported)
+		return nil, noSnapshots("snapshots are not supported with OCI runtime " + runtime)
 	}
 	w, err := b.snapshots(workspaceName(res.Config.Labels[backend.LabelID]))
 	if err == nil && res.State.Running {
 		w.Processes = host.ProcessesOf(res.State.Pid, func(group string) bool { return strings.Contains(group, res.ID) })
 		if !w.Processes.Seen {
-			return nil, fmt.Errorf("docker: cannot see the sandbox's processes to snapshot it; share the process namespace "+
-				"of the engine's host: %w", backend.ErrUnsupported)
+			return nil, noSnapshots("cannot see the sandbox's processes to snapshot it; share the process namespace of the " +
+				"engine's host")
 		}
 	}
 	return w, err
@@ -79,9 +84,9 @@ func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
 // forkedFile is a file in the directory of a volume. It marks the volume as a complete fork.
 const forkedFile = "forked"
 
-// half reports whether a volume is an incomplete fork. If this process cannot access the volume, half returns false; it
-// also could not have created the fork.
-func (b *driver) half(v volume.Volume) bool {
+// isIncompleteFork reports whether a volume is an incomplete fork. If this process cannot access the volume, it returns
+// false, because it also could not have created the fork.
+func (b *driver) isIncompleteFork(v volume.Volume) bool {
 	if v.Labels[labelFork] == "" {
 		return false
 	}
@@ -89,9 +94,9 @@ func (b *driver) half(v volume.Volume) bool {
 	return err == nil && !host.Exists(filepath.Join(w.Dir, forkedFile))
 }
 
-// whole waits while a process copies the files of a snapshot to a sandbox's volume. If the copy is incomplete, whole
-// returns an error.
-func (b *driver) whole(ctx context.Context, res container.InspectResponse) error {
+// awaitFork waits while a process copies the files of a snapshot to a sandbox's volume. If the copy is incomplete,
+// awaitFork returns an error.
+func (b *driver) awaitFork(ctx context.Context, res container.InspectResponse) error {
 	v, err := b.inspectVolume(ctx, workspaceName(res.Config.Labels[backend.LabelID]))
 	if errors.Is(err, backend.ErrNotFound) { // the start reports this error
 		return nil
@@ -99,12 +104,12 @@ func (b *driver) whole(ctx context.Context, res container.InspectResponse) error
 	if err == nil {
 		_, err = b.learn(ctx) // reads the location of the engine's volumes
 	}
-	if err != nil || !b.half(v) {
+	if err != nil || !b.isIncompleteFork(v) {
 		return err
 	}
 	return snapshots.Alone(ctx, b.volumeDir(volumeName(v.Name)), func() error {
-		if b.half(v) {
-			return errHalf
+		if b.isIncompleteFork(v) {
+			return errIncompleteFork
 		}
 		return nil
 	})

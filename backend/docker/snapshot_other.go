@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// On this operating system, the engine runs in a virtual machine, and snapshots would be files of that machine. The
-// methods of backend.Unsupported apply.
+// Snapshots need the engine's volume directory and Linux system calls, so this build has none, and the methods of
+// backend.Unsupported apply. See snapshot_linux.go for the methods below.
 
 type workspaceSnapshots = backend.Unsupported
 
@@ -22,8 +22,8 @@ func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
 	return b.removeWorkspace(ctx, v)
 }
 
-func (b *driver) half(volume.Volume) bool                                { return false }
-func (b *driver) whole(context.Context, container.InspectResponse) error { return nil }
+func (b *driver) isIncompleteFork(volume.Volume) bool                        { return false }
+func (b *driver) awaitFork(context.Context, container.InspectResponse) error { return nil }
 
 // Recover does nothing because snapshots are not supported.
 func (b *driver) Recover(context.Context, container.InspectResponse) error { return nil }

@@ -35,9 +35,9 @@ func (b *driver) workspaceMount(p *plan, nonce string) mount.Mount {
 type claim int
 
 const (
-	claimUsed claim = iota // existed before
-	claimHalf              // existed before, but is an incomplete fork
-	claimMade              // created together with the container
+	claimUsed       claim = iota // existed before
+	claimIncomplete              // existed before, but is an incomplete fork
+	claimMade                    // created together with the container
 )
 
 // claimWorkspace returns the state of the workspace volume. If the volume does not belong to the session or cannot be
@@ -51,17 +51,18 @@ func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (cla
 		return claimMade, nil
 	case !sameOwner(v.Labels, p.Spec.Instance, p.Spec.ID):
 		return claimUsed, fmt.Errorf("docker: volume %s belongs to another sandbox: %w", p.volume, backend.ErrExists)
-	case !b.half(v):
+	case !b.isIncompleteFork(v):
 		return claimUsed, nil
 	case p.Spec.Fork == nil:
-		return claimHalf, errHalf
+		return claimIncomplete, errIncompleteFork
 	}
-	return claimHalf, nil
+	return claimIncomplete, nil
 }
 
-// errHalf is the error for an incomplete fork whose creator died. The volume contains only files of the snapshot.
-var errHalf = fmt.Errorf("docker: the existing workspace of the sandbox is an incomplete fork of a snapshot: %w",
-	backend.ErrLost)
+// errIncompleteFork is the error for an incomplete fork whose creator died. The volume contains only files of the
+// snapshot.
+var errIncompleteFork = fmt.Errorf(
+	"docker: the existing workspace of the sandbox is an incomplete fork of a snapshot: %w", backend.ErrLost)
 
 func (b *driver) inspectVolume(ctx context.Context, name volumeName) (volume.Volume, error) {
 	return kit.Call(ctx, b.calls, "inspect workspace", kit.With(b.api.VolumeInspect, string(name)))
