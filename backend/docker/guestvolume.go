@@ -11,6 +11,7 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
+	"github.com/docker/docker/api/types/volume"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -174,4 +175,41 @@ func (b *driver) copyGuest(ctx context.Context, v *guestVolume, id string) error
 		err = fmt.Errorf("docker: stored %d of %d bytes of the guest agent: %w", st.Size, size, backend.ErrUnavailable)
 	}
 	return err
+}
+
+// removeOldGuests removes unused volumes of other guest versions after the grace period. The first use of a version
+// calls it. If a removal fails, the next version tries again. The engine refuses to remove the volume of a container.
+// If a process of the other version is creating a sandbox, the start of the container fails, and the process fills the
+// volume again.
+func (b *driver) removeOldGuests(ctx context.Context) {
+	list, err := b.unusedVolumes(ctx, backend.LabelRole, backend.RoleGuest)
+	if err != nil {
+		b.log.Warn("docker: cannot list guest agents of other versions", "error", err)
+		return
+	}
+	for _, v := range list {
+		if !b.guest.isOld(v) {
+			continue
+		}
+		if b.calls.Do(ctx, "remove guest", kit.Bind(b.api.VolumeRemove, v.Name, false)) == nil {
+			b.log.Info("docker: removed a guest agent of another version", "volume", v.Name)
+		}
+	}
+}
+
+// isOld reports whether a volume has the guest agent of another version and is older than the grace period.
+func (vs *guestVolumes) isOld(v *volume.Volume) bool {
+	other := guestVolume{guest: &backend.Guest{Version: v.Labels[backend.LabelGuest]}}
+	if v.Name != string(other.name()) { // another program may use the labels
+		return false
+	}
+	if other.name() == vs.plain.name() || other.name() == vs.readable.name() {
+		return false
+	}
+	created, err := time.Parse(time.RFC3339, v.CreatedAt)
+	if err != nil {
+		return false
+	}
+	// The engine's clock may differ from the local clock, but by much less than the grace period.
+	return time.Since(created) >= vs.grace
 }
