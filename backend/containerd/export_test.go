@@ -4,11 +4,11 @@ package containerd
 
 import "regexp"
 
-// Internal identifiers for tests.
-var (
-	SessionName = sessionName
-	IsContainer = regexp.MustCompile(`^[0-9a-f]{32}\.[A-Z2-7]{26}$`).MatchString
-)
+// IsContainer reports whether id is the ID of a container.
+var IsContainer = regexp.MustCompile(`^[0-9a-f]{32}\.[A-Z2-7]{26}$`).MatchString
+
+// SessionName returns the name of a session.
+func SessionName(sessionID string) string { return string(nameOf(sessionID)) }
 
 // ContainerOf returns the ID of a sandbox's container. It returns "" if id is not the ID of a sandbox.
 func ContainerOf(id string) string {

@@ -136,7 +136,7 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 
 // removeRemains deletes the objects of a sandbox whose record another program deleted. It does not touch the objects of
 // other sandboxes of the session.
-func (b *driver) removeRemains(ctx context.Context, session, container string, workspace bool) error {
+func (b *driver) removeRemains(ctx context.Context, session sessionName, container string, workspace bool) error {
 	unlock, err := b.lock(ctx, session)
 	if err != nil {
 		return err
@@ -160,13 +160,13 @@ func (b *driver) removeRemains(ctx context.Context, session, container string, w
 
 // HasWorkspace reports whether a session has a workspace.
 func (b *driver) HasWorkspace(_ context.Context, instance, sessionID string) (bool, error) {
-	tag, err := b.state.readTag(sessionName(sessionID))
+	tag, err := b.state.readTag(nameOf(sessionID))
 	return err == nil && tag.is(instance, sessionID), err
 }
 
 // RemoveWorkspace deletes the workspace of a session without a container.
 func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
-	session := sessionName(sessionID)
+	session := nameOf(sessionID)
 	unlock, err := b.lock(ctx, session)
 	if err != nil {
 		return err

@@ -58,6 +58,20 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 	return infos, nil
 }
 
+// others returns the records of a session's sandboxes, without except, which may be nil. At most one record exists,
+// unless a process died or several installations created a sandbox of the session at the same time.
+func (b *driver) others(ctx context.Context, s sessionName, except *record) ([]*record, error) {
+	filter := "id~=" + strconv.Quote("^"+s.prefix())
+	list, err := b.listContainers(ctx, "look for sandboxes of the session", filter)
+	var out []*record
+	for _, c := range list {
+		if r, ok := readRecord(c); ok && r.session == s && (except == nil || r.id != except.id) {
+			out = append(out, r)
+		}
+	}
+	return out, err
+}
+
 func (b *driver) listContainers(ctx context.Context, what, filter string) ([]containers.Container, error) {
 	return kit.Call(ctx, b.calls, what, func(ctx context.Context) ([]containers.Container, error) {
 		return b.api.ContainerService().List(ctx, filter)

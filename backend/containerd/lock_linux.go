@@ -32,8 +32,8 @@ func (b *driver) alone(ctx context.Context, id string, f func(*record) error) er
 const lockRetry = 2 * time.Millisecond
 
 // lock waits for the lock of a session. All processes with the same state directory share the lock.
-func (b *driver) lock(ctx context.Context, session string) (unlock func(), err error) {
-	path := filepath.Join(b.state.locks(), session)
+func (b *driver) lock(ctx context.Context, session sessionName) (unlock func(), err error) {
+	path := filepath.Join(b.state.locks(), string(session))
 	for {
 		l := host.LockFile(path)
 		if _, err := l.TryLockContext(ctx, lockRetry); err != nil {

@@ -37,7 +37,7 @@ func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) 
 		return nil, err
 	}
 	if p.Sized {
-		if err := b.chooseEnforcement(ctx, p, sessionName(p.Spec.ID)); err != nil {
+		if err := b.chooseEnforcement(ctx, p, nameOf(p.Spec.ID)); err != nil {
 			return nil, err
 		}
 	}

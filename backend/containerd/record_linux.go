@@ -46,7 +46,7 @@ type config struct {
 // record contains the used parts of a sandbox's container record. It is immutable.
 type record struct {
 	id          string // ID of the container, see containerID
-	session     string // see sessionName
+	session     sessionName
 	labels      map[string]string
 	config      config
 	snapshotter string
@@ -70,7 +70,7 @@ func (a jsonAny) GetValue() []byte { return a.value }
 
 // newRecord returns the record for the container of a plan.
 func (b *driver) newRecord(p *plan, img *image, nonce string) *record {
-	session := sessionName(p.Spec.ID)
+	session := nameOf(p.Spec.ID)
 	id := containerID(session, nonce)
 	// The user's labels are only in config, because containerd and its plugins interpret some labels and reject labels of
 	// more than 4 KiB.
@@ -100,7 +100,7 @@ func (r *record) extension() (typeurl.Any, error) {
 
 // readRecord parses a record written by Create. It returns false if the container is not a sandbox of this driver.
 func readRecord(c containers.Container) (*record, bool) {
-	session := sessionName(c.Labels[backend.LabelID])
+	session := nameOf(c.Labels[backend.LabelID])
 	if c.Labels[backend.LabelRole] != backend.RoleSandbox || c.ID != containerID(session, c.Labels[labelNonce]) {
 		return nil, false
 	}
@@ -113,7 +113,7 @@ func readRecord(c containers.Container) (*record, bool) {
 }
 
 // name returns the sandbox ID for callers.
-func (r *record) name() string { return r.session + "." + r.labels[labelNonce] }
+func (r *record) name() string { return string(r.session) + "." + r.labels[labelNonce] }
 
 // state returns the state directory of the sandbox's installation.
 func (r *record) state() stateDir { return stateDir{root: r.config.State} }

@@ -35,7 +35,7 @@ func (b *driver) enforcement(ctx context.Context, runtime string) (backend.Enfor
 }
 
 // chooseEnforcement selects the enforcement of the workspace limit. An existing workspace keeps the same enforcement.
-func (b *driver) chooseEnforcement(ctx context.Context, p *plan, session string) (err error) {
+func (b *driver) chooseEnforcement(ctx context.Context, p *plan, session sessionName) (err error) {
 	tag, terr := b.state.readTag(session)
 	switch kept := terr == nil && tag != (workspaceTag{}); {
 	case kept && tag.Bytes == 0:
@@ -48,13 +48,13 @@ func (b *driver) chooseEnforcement(ctx context.Context, p *plan, session string)
 	return err
 }
 
-func (s stateDir) image(session string) string {
+func (s stateDir) image(session sessionName) string {
 	return filepath.Join(s.workspaces(session), "disk.img")
 }
 
 // newImage is the temporary name of a workspace's file system, until the workspace has a tag. A file system with the
 // final name is always complete.
-func (s stateDir) newImage(session string) string { return s.image(session) + ".new" }
+func (s stateDir) newImage(session sessionName) string { return s.image(session) + ".new" }
 
 // finishImage renames a workspace's file system to the final name, unless this has been done.
 func (r *record) finishImage() error {

@@ -15,7 +15,7 @@ import (
 )
 
 // snapshots returns the location of a session's workspace.
-func (s stateDir) snapshots(session string, sized bool) *snapshots.Workspace {
+func (s stateDir) snapshots(session sessionName, sized bool) *snapshots.Workspace {
 	w := &snapshots.Workspace{Dir: s.workspaces(session), Files: s.workspace(session)}
 	if sized {
 		w.Image = s.image(session)
@@ -42,7 +42,7 @@ func (b *driver) snapshots(ctx context.Context, r *record) (*snapshots.Workspace
 
 // origin returns the workspace of a snapshot if the sandbox may copy it.
 func (*driver) origin(_ context.Context, r *record, from backend.ForkOf) (*snapshots.Workspace, error) {
-	session := sessionName(from.SessionID)
+	session := nameOf(from.SessionID)
 	tag, err := r.state().readTag(session)
 	if err != nil || !tag.is(r.labels[backend.LabelInstance], from.SessionID) {
 		return nil, fmt.Errorf("containerd: snapshot %.80q: %w", from.Snapshot, snapshots.ErrNone)

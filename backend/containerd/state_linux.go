@@ -31,13 +31,13 @@ func (s stateDir) sandbox(id string) string    { return filepath.Join(s.root, "s
 func (s stateDir) file(id, name string) string { return filepath.Join(s.sandbox(id), name) }
 func (s stateDir) netns(id string) string      { return s.file(id, "netns") }
 func (s stateDir) loopback(id string) string   { return s.file(id, "loopback") }
-func (s stateDir) workspaces(session string) string {
-	return filepath.Join(s.root, "workspaces", session)
+func (s stateDir) workspaces(session sessionName) string {
+	return filepath.Join(s.root, "workspaces", string(session))
 }
-func (s stateDir) workspace(session string) string {
+func (s stateDir) workspace(session sessionName) string {
 	return filepath.Join(s.workspaces(session), "data")
 }
-func (s stateDir) workspaceTag(session string) string {
+func (s stateDir) workspaceTag(session sessionName) string {
 	return filepath.Join(s.workspaces(session), "owner.json")
 }
 func (s stateDir) locks() string { return filepath.Join(s.root, "locks") }
@@ -118,7 +118,7 @@ func (t workspaceTag) is(instance, session string) bool {
 
 // readTag returns the owner of a session's workspace. It returns a zero tag if the workspace does not exist, or if the
 // creator died before it wrote the tag.
-func (s stateDir) readTag(session string) (workspaceTag, error) {
+func (s stateDir) readTag(session sessionName) (workspaceTag, error) {
 	var tag workspaceTag
 	data, err := os.ReadFile(s.workspaceTag(session))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
