@@ -30,6 +30,7 @@ func buildFiles(cfg *Config) error {
 	if err != nil {
 		return err
 	}
+	// Each layer's tree has the layer's index, because only optional trees are omitted, and lowerTrees returns none.
 	lowers, err := cloneTrees(lowerTrees(cfg.Layers))
 	if err != nil {
 		return err
@@ -100,28 +101,6 @@ func cloneTree(t Tree, attributes uint64) (detached, error) {
 		return detached{}, err
 	}
 	return detached{fd: fd, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR, target: t.Target}, nil
-}
-
-// setUser changes to the owner of files in the sandbox's file systems. The calls only affect this thread, like all of
-// the launcher's changes to the process.
-func setUser(cfg *Config) error {
-	if cfg.DropGroups {
-		if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
-			return failed(IsolationUser, "giving up groups", e)
-		}
-	}
-	return changeUser(cfg.Owner)
-}
-
-func changeUser(id ID) error {
-	g, u := uintptr(id.GID), uintptr(id.UID)
-	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, g, g, g); e != 0 {
-		return failed(IsolationUser, "changing the group", e)
-	}
-	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, u, u, u); e != 0 {
-		return failed(IsolationUser, "changing the user", e)
-	}
-	return nil
 }
 
 // below returns a path of the sandbox before the sandbox's root is the root directory.
@@ -272,37 +251,24 @@ func bindReadonly(p string) error {
 	return unix.MoveMount(d.fd, "", unix.AT_FDCWD, p, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// mask hides a file behind the null device, or a directory behind an empty directory. Missing files need no mask; they
-// may also have disappeared since they were listed or checked.
+// mask hides a file behind the null device, or a directory behind an empty directory. Missing files need no mask.
 func mask(p string) error {
 	var st unix.Stat_t
 	err := unix.Lstat(p, &st)
-	switch {
-	case err != nil:
-	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
-		const flags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
-		err = unix.Mount("tmpfs", p, "tmpfs", flags, "size=4k,nr_inodes=2,mode=0555")
-	default:
-		err = unix.Mount("/dev/null", p, "", unix.MS_BIND, "")
-	}
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
+	if err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		const flags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+		err = unix.Mount("tmpfs", p, "tmpfs", flags, "size=4k,nr_inodes=2,mode=0555")
+	} else {
+		err = unix.Mount("/dev/null", p, "", unix.MS_BIND, "")
+	}
+	if errors.Is(err, unix.ENOENT) { // disappeared after the check
+		return nil
+	}
 	return err
-}
-
-// StartLoopback starts the loopback interface, the only interface of a new network namespace, in the namespace of the
-// calling thread.
-func StartLoopback() error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	req, err := unix.NewIfreq("lo")
-	if err != nil {
-		return err
-	}
-	req.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req)
 }

@@ -89,6 +89,28 @@ func dropCapabilities(user ID) error {
 	return failed(IsolationCapabilities, "giving them up", unix.Capset(&header, &none[0]))
 }
 
+// setUser changes to the owner of files in the sandbox's file systems. The calls only affect this thread, like all of
+// the launcher's changes to the process.
+func setUser(cfg *Config) error {
+	if cfg.DropGroups {
+		if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
+			return failed(IsolationUser, "giving up groups", e)
+		}
+	}
+	return changeUser(cfg.Owner)
+}
+
+func changeUser(id ID) error {
+	g, u := uintptr(id.GID), uintptr(id.UID)
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, g, g, g); e != 0 {
+		return failed(IsolationUser, "changing the group", e)
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, u, u, u); e != 0 {
+		return failed(IsolationUser, "changing the user", e)
+	}
+	return nil
+}
+
 // filter installs the system call filter.
 func filter(program []byte) error {
 	const size = int(unsafe.Sizeof(unix.SockFilter{}))
