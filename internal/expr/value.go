@@ -14,7 +14,7 @@ import (
 
 // Value is a tree of plain data whose strings may contain expressions. It is immutable and safe for concurrent use.
 type Value struct {
-	constant any       // set if no part depends on an expression
+	constant any       // a scalar without expressions
 	text     []Segment // a string with at least one expression
 	list     []*Value
 	object   map[string]*Value
@@ -55,34 +55,21 @@ func (e *Env) Tree(n *yamlnode.Node, fail func(*yamlnode.Node, error)) *Value {
 	n = yamlnode.Follow(n)
 	switch n.Kind {
 	case yamlnode.Mapping:
-		items, constants := map[string]*Value{}, map[string]any{}
+		object := map[string]*Value{}
 		for key, value := range yamlnode.Pairs(n) {
-			item := e.Tree(value, fail)
-			items[key.Value] = item
-			if item.isConst() {
-				constants[key.Value] = item.constant
-			}
+			object[key.Value] = e.Tree(value, fail)
 		}
-		if len(constants) < len(items) {
-			return &Value{object: items}
-		}
-		return &Value{constant: constants}
+		return &Value{object: object}
 	case yamlnode.List:
-		items, constants := make([]*Value, len(n.Content)), []any{}
-		for i, child := range n.Content {
-			items[i] = e.Tree(child, fail)
-			if items[i].isConst() {
-				constants = append(constants, items[i].constant)
-			}
+		list := make([]*Value, len(n.Content))
+		for i, item := range n.Content {
+			list[i] = e.Tree(item, fail)
 		}
-		if len(constants) < len(items) {
-			return &Value{list: items}
-		}
-		return &Value{constant: constants}
+		return &Value{list: list}
 	}
 	data, err := scalarData(n)
 	v := &Value{constant: data}
-	if s, ok := data.(string); ok && err == nil && e != nil {
+	if s, ok := data.(string); ok {
 		v, err = e.At(n, 0).Template(s)
 	}
 	if err != nil {
@@ -94,10 +81,30 @@ func (e *Env) Tree(n *yamlnode.Node, fail func(*yamlnode.Node, error)) *Value {
 
 // Data returns the data of a YAML node like Tree, but without expressions.
 func Data(n *yamlnode.Node, fail func(*yamlnode.Node, error)) any {
-	return (*Env)(nil).Tree(n, fail).constant
+	n = yamlnode.Follow(n)
+	switch n.Kind {
+	case yamlnode.Mapping:
+		out := map[string]any{}
+		for key, value := range yamlnode.Pairs(n) {
+			out[key.Value] = Data(value, fail)
+		}
+		return out
+	case yamlnode.List:
+		out := make([]any, len(n.Content))
+		for i, child := range n.Content {
+			out[i] = Data(child, fail)
+		}
+		return out
+	}
+	data, err := scalarData(n)
+	if err != nil {
+		fail(n, err)
+	}
+	return data
 }
 
-// scalarData returns the data of a scalar: nil, a bool, a number, or text. Dates are text.
+// scalarData returns the data of a scalar: nil, a bool, a number, or text. Dates are text. With an
+// error, it returns nil.
 func scalarData(n *yamlnode.Node) (any, error) {
 	var v any
 	switch n.ShortTag() {
@@ -114,8 +121,6 @@ func scalarData(n *yamlnode.Node) (any, error) {
 	}
 	return n.Value, nil
 }
-
-func (v *Value) isConst() bool { return v.text == nil && v.list == nil && v.object == nil }
 
 // Programs returns the expressions in the value. A nil value has none.
 func (v *Value) Programs() []*Program {
@@ -176,7 +181,7 @@ func (v *Value) eval(ctx context.Context, vars map[string]any, b *budget) (_ any
 		}
 		return out, nil
 	}
-	return Clone(v.constant), nil
+	return v.constant, nil
 }
 
 func (v *Value) evalText(ctx context.Context, vars map[string]any, b *budget) (any, error) {
