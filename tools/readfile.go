@@ -102,7 +102,8 @@ func readLines(ctx context.Context, s *session.Session, in fsReadInput) (out fsR
 	first := max(in.LineOffset, 1)
 	w := &lineWriter{skip: first - 1, lines: in.LineLimit, room: in.MaxBytes}
 	info, err := s.ReadFile(ctx, in.Path, w, sandbox.ReadFileOptions{})
-	if errors.Is(err, errEnough) {
+	more := errors.Is(err, errEnough)
+	if more {
 		// The copy was stopped early, so get the size with another call.
 		info, err = s.ReadFile(ctx, in.Path, io.Discard, sandbox.ReadFileOptions{Limit: 1})
 	}
@@ -118,7 +119,7 @@ func readLines(ctx context.Context, s *session.Session, in fsReadInput) (out fsR
 	switch {
 	case w.cut:
 		out.continueAt(w.start+int64(len(data)), fmt.Sprintf("line %d is longer than max_bytes", first))
-	case w.full:
+	case more:
 		next := first + w.taken
 		out.Truncated, out.NextLineOffset = true, &next
 		out.Note = fmt.Sprintf("more lines follow; call again with line_offset %d to continue", next)
@@ -137,57 +138,53 @@ type lineWriter struct {
 	skip, lines, room int64
 	start             int64 // offset of the first kept line
 	taken             int64 // number of whole kept lines
-	partial           int   // bytes of the incomplete line
+	whole             int   // length of the whole kept lines
 	buf               bytes.Buffer
-	full              bool // data followed after the kept lines
-	cut               bool // the first kept line is longer than room, and only its beginning is kept
+	cut               bool // the first kept line is longer than room, and only the beginning is kept
 }
 
-// Write returns errEnough if p contains data after the kept lines.
+// Write returns errEnough if data follows after the kept lines.
 func (w *lineWriter) Write(p []byte) (int, error) {
 	n := len(p)
-	for len(p) > 0 && !w.full {
-		if w.lines > 0 && w.taken == w.lines {
-			w.full = true
-			break
-		}
+	for len(p) > 0 {
 		line := p
 		if i := bytes.IndexByte(p, '\n'); i >= 0 {
 			line = p[:i+1]
 		}
+		if err := w.add(line); err != nil {
+			return 0, err
+		}
 		p = p[len(line):]
-		w.add(line)
-	}
-	if w.full {
-		return 0, errEnough
 	}
 	return n, nil
 }
 
 // add adds a line, or a part of a line without the line end.
-func (w *lineWriter) add(line []byte) {
+func (w *lineWriter) add(line []byte) error {
 	ends := line[len(line)-1] == '\n'
 	if w.skip > 0 {
 		w.start += int64(len(line))
 		if ends {
 			w.skip--
 		}
-		return
+		return nil
+	}
+	if w.lines > 0 && w.taken == w.lines {
+		return errEnough
 	}
 	if left := w.room - int64(w.buf.Len()); int64(len(line)) > left {
-		w.full = true
 		if w.taken == 0 {
 			w.buf.Write(line[:left])
 			w.cut = true
 		} else {
-			w.buf.Truncate(w.buf.Len() - w.partial)
+			w.buf.Truncate(w.whole)
 		}
-		return
+		return errEnough
 	}
 	w.buf.Write(line)
-	w.partial += len(line)
 	if ends {
 		w.taken++
-		w.partial = 0
+		w.whole = w.buf.Len()
 	}
+	return nil
 }
