@@ -27,10 +27,14 @@ func (b *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 	return b.describe(r, p), nil
 }
 
-// describe returns the info of a sandbox. p is the main process, or nil.
+// exitKilled is the exit status of a main process killed with SIGKILL, for example by the kernel's OOM killer: 128 plus
+// the signal.
+const exitKilled = 128 + 9
+
+// describe returns the info of a sandbox. p is the main process, or nil if the sandbox has none.
 func (b *driver) describe(r *record, p *apitask.Process) backend.Info {
 	info := r.info(r.stateOf(p))
-	if info.State == backend.StateStopped && p != nil && p.GetExitStatus() == 137 {
+	if info.State == backend.StateStopped && p != nil && p.GetExitStatus() == exitKilled {
 		info.OOMKilled = b.engine.cgroups.oomKills(r) > 0
 	}
 	return info
@@ -39,8 +43,11 @@ func (b *driver) describe(r *record, p *apitask.Process) backend.Info {
 // List describes the sandboxes matching filter.
 func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
 	list, err := b.listContainers(ctx, "list containers", labelFilter(filter))
-	if err != nil || len(list) == 0 {
-		return []backend.Info{}, err
+	if err != nil {
+		return nil, err
+	}
+	if len(list) == 0 { // without a call for the tasks
+		return []backend.Info{}, nil
 	}
 	procs, err := b.tasks(ctx)
 	if err != nil {
@@ -72,6 +79,7 @@ func (b *driver) others(ctx context.Context, s sessionName, except *record) ([]*
 	return out, err
 }
 
+// listContainers returns the containers matching a filter of containerd. what names the call in errors.
 func (b *driver) listContainers(ctx context.Context, what, filter string) ([]containers.Container, error) {
 	return kit.Call(ctx, b.calls, what, func(ctx context.Context) ([]containers.Container, error) {
 		return b.api.ContainerService().List(ctx, filter)
@@ -89,7 +97,7 @@ func (b *driver) tasks(ctx context.Context) (map[string]*apitask.Process, error)
 	return out, err
 }
 
-// labelFilter returns a filter by labels in containerd's syntax.
+// labelFilter returns a filter by labels in containerd's syntax. In this syntax, a comma means AND.
 func labelFilter(f backend.Filter) string {
 	parts := []string{}
 	for label, want := range kit.FilterLabels(f) {
