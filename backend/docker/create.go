@@ -237,7 +237,7 @@ func (c *creation) sameImage(ctx context.Context, id string) (bool, error) {
 	if id == c.img.id {
 		return true, nil
 	}
-	res, err := c.b.lookUp(ctx, id)
+	res, err := c.b.inspectRef(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) {
 		return false, nil
 	}

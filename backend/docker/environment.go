@@ -40,7 +40,7 @@ func (b *driver) findEnvironment(ctx context.Context, p *plan, img *image) error
 		img.id, p.Image = id.(string), id.(string)
 		return nil
 	}
-	res, err := b.lookUp(ctx, environments+name)
+	res, err := b.inspectRef(ctx, environments+name)
 	if errors.Is(err, backend.ErrNotFound) {
 		return b.calls.NoEnvironment(p.Plan)
 	}
@@ -86,7 +86,7 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 	if err := b.stopContainer(ctx, id); err != nil {
 		return err
 	}
-	if _, err := b.lookUp(ctx, environments+name); !errors.Is(err, backend.ErrNotFound) {
+	if _, err := b.inspectRef(ctx, environments+name); !errors.Is(err, backend.ErrNotFound) {
 		return err
 	}
 	var c config
@@ -139,7 +139,7 @@ func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 	if strings.HasPrefix(name, "sha256:") {
 		ref = name
 	}
-	res, err := b.lookUp(ctx, ref)
+	res, err := b.inspectRef(ctx, ref)
 	if err == nil && res.Config != nil {
 		if _, ok := kit.DescribeEnvironment(name, instance, res.Config.Labels); !ok {
 			return fmt.Errorf("docker: image %.80s is not an environment of this instance: %w", ref, backend.ErrExists)

@@ -18,18 +18,19 @@ type image struct {
 	volumes []string // paths to mount over, clean and sorted
 }
 
-// inspectImage returns the plan's image and checks the configuration.
+// inspectImage returns the plan's image. It rejects images for another platform and images with unsafe volumes.
 func (b *driver) inspectImage(ctx context.Context, p *plan) (*image, error) {
-	res, err := b.lookUp(ctx, p.Ref)
+	res, err := b.inspectRef(ctx, p.Ref)
 	if err != nil {
 		return nil, err
 	}
+	// Images imported without a platform have no architecture, and the engine runs them.
 	if res.Os != "linux" || (res.Architecture != "" && res.Architecture != p.engine.arch) {
 		return nil, fmt.Errorf("docker: image %s is for %s/%s, this engine runs linux/%s: %w",
 			p.Image, res.Os, res.Architecture, p.engine.arch, backend.ErrUnsupported)
 	}
 	img := &image{id: res.ID}
-	if res.Config == nil {
+	if res.Config == nil { // an image without a configuration sets no variables and no volumes
 		return img, nil
 	}
 	img.env = slices.Clone(res.Config.Env)
@@ -42,10 +43,11 @@ func (b *driver) inspectImage(ctx context.Context, p *plan) (*image, error) {
 
 // ImageID returns the ID of an image.
 func (b *driver) ImageID(ctx context.Context, ref string) (string, error) {
-	res, err := b.lookUp(ctx, ref)
+	res, err := b.inspectRef(ctx, ref)
 	return res.ID, err
 }
 
-func (b *driver) lookUp(ctx context.Context, ref string) (imagetypes.InspectResponse, error) {
+// inspectRef returns the engine's description of an image, or ErrNotFound.
+func (b *driver) inspectRef(ctx context.Context, ref string) (imagetypes.InspectResponse, error) {
 	return kit.Call(ctx, b.calls, "inspect image", kit.WithoutOptions(b.api.ImageInspect, ref))
 }

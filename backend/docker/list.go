@@ -35,7 +35,7 @@ func (b *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 // imageEnv returns the environment of an image, without the guest agent's variables, which an environment's image
 // contains. For a deleted image it returns nil.
 func (b *driver) imageEnv(ctx context.Context, id string) ([]string, error) {
-	res, err := b.lookUp(ctx, id)
+	res, err := b.inspectRef(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) || err == nil && res.Config == nil {
 		return nil, nil
 	}
