@@ -67,11 +67,12 @@ func (e *Env) Tree(n *yamlnode.Node, fail func(*yamlnode.Node, error)) *Value {
 		}
 		return &Value{list: list}
 	}
-	data, err := scalarData(n)
-	v := &Value{constant: data}
-	if s, ok := data.(string); ok {
-		v, err = e.At(n, 0).Template(s)
+	data := Data(n, fail)
+	text, ok := data.(string)
+	if !ok {
+		return &Value{constant: data}
 	}
+	v, err := e.At(n, 0).Template(text)
 	if err != nil {
 		fail(n, err)
 		return &Value{}
@@ -79,7 +80,8 @@ func (e *Env) Tree(n *yamlnode.Node, fail func(*yamlnode.Node, error)) *Value {
 	return v
 }
 
-// Data returns the data of a YAML node like Tree, but without expressions.
+// Data returns the data of a YAML node like Tree, but without expressions. Scalars are nil, a bool, a number, or text.
+// Dates are text.
 func Data(n *yamlnode.Node, fail func(*yamlnode.Node, error)) any {
 	n = yamlnode.Follow(n)
 	switch n.Kind {
@@ -96,30 +98,21 @@ func Data(n *yamlnode.Node, fail func(*yamlnode.Node, error)) any {
 		}
 		return out
 	}
-	data, err := scalarData(n)
-	if err != nil {
-		fail(n, err)
-	}
-	return data
-}
-
-// scalarData returns the data of a scalar: nil, a bool, a number, or text. Dates are text. With an
-// error, it returns nil.
-func scalarData(n *yamlnode.Node) (any, error) {
-	var v any
 	switch n.ShortTag() {
 	case "!!null":
-		return nil, nil
+		return nil
 	case "!!bool", "!!int", "!!float":
+		var v any
 		if n.Decode(&v) == nil {
 			if plain, err := Normalize(v, MaxBytes); err == nil {
-				return plain, nil
+				return plain
 			}
 		}
-		return nil, &Error{Place: Place{Node: n},
-			Msg: fmt.Sprintf("the number %s cannot be used, write it as text", sanitize.Clip(n.Value))}
+		fail(n, &Error{Place: Place{Node: n},
+			Msg: fmt.Sprintf("the number %s cannot be used, write it as text", sanitize.Clip(n.Value))})
+		return nil
 	}
-	return n.Value, nil
+	return n.Value
 }
 
 // Programs returns the expressions in the value. A nil value has none.
