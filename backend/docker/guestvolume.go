@@ -188,10 +188,7 @@ func (b *driver) removeOldGuests(ctx context.Context) {
 		return
 	}
 	for _, v := range list {
-		if !b.guest.isOld(v) {
-			continue
-		}
-		if b.calls.Do(ctx, "remove guest", kit.Bind(b.api.VolumeRemove, v.Name, false)) == nil {
+		if b.guest.isOld(v) && b.calls.Do(ctx, "remove guest", kit.Bind(b.api.VolumeRemove, v.Name, false)) == nil {
 			b.log.Info("docker: removed a guest agent of another version", "volume", v.Name)
 		}
 	}

@@ -18,19 +18,20 @@ type image struct {
 	volumes []string // paths to mount over, clean and sorted
 }
 
-// inspectImage returns the plan's image. It rejects images for another platform and images with unsafe volumes.
+// inspectImage returns the plan's image. It rejects images for another platform, and images with too many variables or
+// unsafe volumes.
 func (b *driver) inspectImage(ctx context.Context, p *plan) (*image, error) {
 	res, err := b.inspectRef(ctx, p.Ref)
 	if err != nil {
 		return nil, err
 	}
-	// Images imported without a platform have no architecture, and the engine runs them.
+	// An image's configuration may omit the architecture. The engine then runs the image.
 	if res.Os != "linux" || (res.Architecture != "" && res.Architecture != p.engine.arch) {
 		return nil, fmt.Errorf("docker: image %s is for %s/%s, this engine runs linux/%s: %w",
 			p.Image, res.Os, res.Architecture, p.engine.arch, backend.ErrUnsupported)
 	}
 	img := &image{id: res.ID}
-	if res.Config == nil { // an image without a configuration sets no variables and no volumes
+	if res.Config == nil { // the image sets no variables and no volumes
 		return img, nil
 	}
 	img.env = slices.Clone(res.Config.Env)
