@@ -216,8 +216,7 @@ func pivot() error {
 // restrict blocks access to kernel information in the sandbox's file systems.
 func restrict(cfg *Config) error {
 	for _, s := range cfg.Settings {
-		err := os.WriteFile(s.Path, s.Data, 0)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := unlessMissing(os.WriteFile(s.Path, s.Data, 0)); err != nil {
 			return failed(IsolationProc, "setting "+s.Path, err)
 		}
 	}
@@ -241,11 +240,8 @@ func restrict(cfg *Config) error {
 // bindReadonly mounts a path over itself, read-only.
 func bindReadonly(p string) error {
 	d, err := cloneTree(Tree{Source: p}, unix.MOUNT_ATTR_NOEXEC)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return unlessMissing(err)
 	}
 	defer unix.Close(d.fd)
 	return unix.MoveMount(d.fd, "", unix.AT_FDCWD, p, unix.MOVE_MOUNT_F_EMPTY_PATH)
@@ -255,11 +251,8 @@ func bindReadonly(p string) error {
 func mask(p string) error {
 	var st unix.Stat_t
 	err := unix.Lstat(p, &st)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return unlessMissing(err)
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		const flags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
@@ -267,7 +260,12 @@ func mask(p string) error {
 	} else {
 		err = unix.Mount("/dev/null", p, "", unix.MS_BIND, "")
 	}
-	if errors.Is(err, unix.ENOENT) { // disappeared after the check
+	return unlessMissing(err) // the file may have disappeared after the check
+}
+
+// unlessMissing returns err, or nil if the file is missing.
+func unlessMissing(err error) error {
+	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	return err
