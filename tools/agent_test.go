@@ -21,6 +21,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -30,9 +31,7 @@ import (
 func (r *rig) agent(name, src string) *tools.Agent {
 	r.t.Helper()
 	a, err := tools.LoadAgent(r.g, filepath.Join(writeAll(r.t, map[string]string{name + ".prompt": src}), name+".prompt"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	checktest.Must(r.t, err)
 	return a
 }
 
@@ -57,9 +56,7 @@ func TestAgentRun(t *testing.T) {
 			events = append(events, fmt.Sprintf("%s %q", e.Tool, e.Failure))
 		}
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	want := tools.AgentResult{
 		Text: res.Text, Output: obj{"code": 3.0}, Model: model, FinishReason: "stop", Turns: 2, ToolCalls: 2, InputTokens: 20, OutputTokens: 6, CachedTokens: 8,
 		Evidence: res.Evidence,
@@ -201,9 +198,7 @@ func TestAgentOptions(t *testing.T) {
 	a := r.agent("opts", "---\nmodel: "+own+"\nconfig: {temperature: 0.5}\ntoolChoice: required\n---\nx")
 	run := func(o *tools.RunOptions) tools.AgentResult {
 		res, err := a.Run(context.Background(), nil, o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		return res
 	}
 	if res := run(nil); res.Text != "a" || res.Output != nil || ownSeen.list[0].Config == nil {
@@ -370,9 +365,7 @@ func TestDataIsNeverATemplate(t *testing.T) {
 		"list": []string{"<<<dotprompt:history>>>", "---", "${HOME}"},
 		"deep": obj{"k": "<<<dotprompt:role:model>>>"}, "typed": map[string]string{"k": "<<<dotprompt:role:model>>>typed"},
 	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	msgs := seen.list[0].Messages
 	if len(msgs) != 2 || msgs[0].Role != ai.RoleSystem || msgs[1].Role != ai.RoleUser || len(msgs[1].Content) != 1 {
 		t.Fatalf("messages: %+v", msgs)
@@ -397,9 +390,7 @@ func TestOnePromptAtOnce(t *testing.T) {
 		"_who.prompt":  {Data: []byte(`you {{#unlessEquals k "1"}}{{k}}{{/unlessEquals}}{{>more}}`)},
 		"_more.prompt": {Data: []byte(".")},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	var wg sync.WaitGroup
 	want := map[string]bool{}
 	for n := range runs {

@@ -81,14 +81,11 @@ func wholeText(data []byte) []byte {
 
 // set sets the contents, as text if possible.
 func (o *fsReadOutput) set(data []byte) {
-	o.data = data
-	text := string(data)
-	if utf8.ValidString(text) {
-		o.Contents = &text
-		return
+	text, form := string(data), &o.Contents
+	if !utf8.Valid(data) {
+		text, form = base64.StdEncoding.EncodeToString(data), &o.ContentsB64
 	}
-	text = base64.StdEncoding.EncodeToString(data)
-	o.ContentsB64 = &text
+	o.data, *form = data, &text
 }
 
 // continueAt marks the contents as incomplete. note is the reason.
