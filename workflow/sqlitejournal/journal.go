@@ -176,14 +176,14 @@ func (j *Journal) endConversation(ctx context.Context, tx *sql.Tx, e workflow.En
 		_, err = tx.ExecContext(ctx,
 			`INSERT INTO transcript SELECT run, seq, path, ?3, data FROM conversation WHERE `+which, e.RunID, e.Path, time.Now().
 				UnixMicro())
+		if err == nil {
+			_, err = tx.ExecContext(ctx, `DELETE FROM transcript WHERE run = ?1 AND seq <= (SELECT max(seq) FROM (
+SELECT seq, sum(octet_length(data)) OVER (ORDER BY seq DESC) AS size FROM transcript WHERE run = ?1) WHERE size > ?2)`,
+				e.RunID, runstore.MaxTranscripts)
+		}
 	}
 	if err == nil {
 		_, err = tx.ExecContext(ctx, `DELETE FROM conversation WHERE `+which, e.RunID, e.Path)
-	}
-	if err == nil {
-		_, err = tx.ExecContext(ctx, `DELETE FROM transcript WHERE run = ?1 AND seq <= (SELECT max(seq) FROM (
-SELECT seq, sum(octet_length(data)) OVER (ORDER BY seq DESC) AS size FROM transcript WHERE run = ?1) WHERE size > ?2)`,
-			e.RunID, runstore.MaxTranscripts)
 	}
 	return err
 }
