@@ -79,16 +79,16 @@ func EndWith(ctx context.Context, w http.ResponseWriter) (stop func() bool) {
 	})
 }
 
-// minSecret is the shortest credential to remove from answers. Servers without keys get any word, such as "x" or
-// "none", and removing its letters would damage every answer.
-const minSecret = 8
+// MinSecret is the length in bytes of the shortest credential to remove from answers. Servers without keys get any
+// word, such as "x" or "none", and removing its letters would damage every answer.
+const MinSecret = 8
 
 // Secrets returns the values of headers with credentials in the forms in which a server may quote them: unchanged,
 // without their scheme, and encoded. With the scheme Basic, the password counts too.
 func Secrets(headers http.Header) sanitize.Secrets {
 	var words []string
 	add := func(text string) {
-		if len(text) < minSecret {
+		if len(text) < MinSecret {
 			return
 		}
 		quoted, _ := json.Marshal(text) // text cannot fail

@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/gateway/services"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/httpconn"
 )
 
 // serviceFile is a service in the file.
@@ -32,9 +33,6 @@ var (
 	variable   = regexp.MustCompile(`\A\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}\z`)
 	credential = regexp.MustCompile(`(?i)auth|cookie|token|key|secret|password`)
 )
-
-// minSecret is the length of the shortest secret removed from answers.
-const minSecret = 8
 
 // serviceReader reads services from the file.
 type serviceReader struct {
@@ -96,9 +94,9 @@ func (x *serviceReader) expand(field, text string) (secret secretHeader) {
 		case value == "":
 			problem.Message, problem.Hint = "the variable "+m[1]+" is not set", "set it in the environment of workcell"
 			secret.err = problem
-		case len(value) < minSecret:
+		case len(value) < httpconn.MinSecret:
 			problem.Message = fmt.Sprintf("the value of %s is too short to be found in answers", m[1])
-			problem.Hint = fmt.Sprintf("use a secret of at least %d characters", minSecret)
+			problem.Hint = fmt.Sprintf("use a secret of at least %d characters", httpconn.MinSecret)
 			secret.err = problem
 		}
 		return value
