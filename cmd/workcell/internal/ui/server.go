@@ -291,12 +291,15 @@ type page struct {
 	Events     string // URL of the stream of changes
 	Waiting    string // number of open questions; empty for none
 	Body       any
-	Options
+
+	ReadOnly       bool
+	State, Version string
 }
 
 // render writes a page. If the client has this page, render answers 304.
 func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, name string, p page) error {
-	p.Theme, p.Path, p.Options = themeOf(r), r.URL.RequestURI(), s.opts
+	p.Theme, p.Path = themeOf(r), r.URL.RequestURI()
+	p.ReadOnly, p.State, p.Version = s.opts.ReadOnly, s.opts.State, s.opts.Version
 	if p.Nav != "login" {
 		if r.Method == http.MethodGet { // a refresh would replace the result of an action
 			p.Events = cmp.Or(p.Events, "/events?inbox=1")
