@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -186,43 +185,6 @@ func (d RunDetail) Steps() (list []StepView) {
 		list = append(list, StepView{Entry: e, State: d.State, Started: e.Time})
 	}
 	return list
-}
-
-// followEvery is the interval at which FollowRun reads new entries.
-const followEvery = 50 * time.Millisecond
-
-// FollowRun returns the entries of a run after a number, and then new entries, until the run has finished or ctx ends.
-func (a *App) FollowRun(
-	ctx context.Context, j runstore.Store, run string, after int64,
-) iter.Seq2[workflow.Entry, error] {
-	return func(yield func(workflow.Entry, error) bool) {
-		r, err := j.Run(ctx, run)
-		for {
-			var list []workflow.Entry
-			if err == nil {
-				list, err = j.EntriesAfter(ctx, run, after)
-			}
-			if ctx.Err() != nil {
-				return
-			}
-			if err != nil {
-				yield(workflow.Entry{}, err)
-				return
-			}
-			for _, e := range list {
-				if after = e.Seq; !yield(e, nil) || e.Kind == workflow.EventRunFinished {
-					return
-				}
-			}
-			if !r.Finished.IsZero() { // a reader may have the last entry
-				return
-			}
-			select {
-			case <-time.After(followEvery):
-			case <-ctx.Done():
-			}
-		}
-	}
 }
 
 // TranscriptOf selects a conversation by the path of the step. Visit and Attempt are zero to select all.

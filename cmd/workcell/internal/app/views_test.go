@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,41 +83,6 @@ func TestListRuns(t *testing.T) {
 		}
 		if text := strings.Join(got, "|"); text != want {
 			t.Errorf("%s: %s, want %s", state, text, want)
-		}
-	}
-}
-
-// TestFollowRun verifies that a reader gets each entry once, also later entries of another process, and
-// it ends with the run.
-func TestFollowRun(t *testing.T) {
-	t.Parallel()
-	a, j := journals(t)
-	journal(t, j, "run_1", step(workflow.EventStepStarted, "fix"))
-	var got []int64
-	for e, err := range a.FollowRun(t.Context(), j, "run_1", 0) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got = append(got, e.Seq); e.Seq == 2 {
-			later := step(workflow.EventStepFinished, "fix")
-			later.RunID, later.Seq = "run_1", 3
-			if err := j.Append(t.Context(), later); err != nil {
-				t.Fatal(err)
-			}
-			if err := j.Finish(t.Context(), "run_1", workflow.Cancelled, nil); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if !slices.Equal(got, []int64{1, 2, 3, 4}) {
-		t.Errorf("entries %v", got)
-	}
-	for e, err := range a.FollowRun(t.Context(), j, "run_1", 4) {
-		t.Errorf("after its end: %+v, %v", e, err)
-	}
-	for _, err := range a.FollowRun(t.Context(), j, "run_2", 0) {
-		if err == nil {
-			t.Error("an unknown run is followed")
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"strconv"
 	"sync"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 
 const (
 	keepAlive    = 15 * time.Second // comments keep the connection of an idle stream open
+	pollEntries  = 50 * time.Millisecond
 	pollRuns     = time.Second
 	pollEngine   = 3 * time.Second
 	streamEvents = "text/event-stream"
@@ -39,10 +39,10 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) (e *events, end 
 	h := w.Header()
 	h.Set("Content-Type", streamEvents)
 	h.Set("X-Accel-Buffering", "no") // of proxies
-	e = &events{ctx: ctx, w: w, questions: func(ctx context.Context) any {
+	e = &events{ctx: ctx, w: w, questions: seldom(pollRuns, func(ctx context.Context) any {
 		list, err := s.questions(ctx, "")
 		return []any{list, err == nil}
-	}}
+	})}
 	s.see(r, 1)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -70,17 +70,25 @@ func (e *events) write(text string) error {
 	return http.NewResponseController(e.w).Flush()
 }
 
-// send sends an event. If id is positive, the client continues after it when it connects again.
-func (e *events) send(id int64, name string, data any) error {
+// send sends an event.
+func (e *events) send(name string, data any) error {
 	raw, err := json.Marshal(data)
 	if err != nil {
 		return err
 	}
-	text := fmt.Sprintf("event: %s\ndata: %s\n\n", name, raw)
-	if id > 0 {
-		text = fmt.Sprintf("id: %d\n%s", id, text)
+	return e.write(fmt.Sprintf("event: %s\ndata: %s\n\n", name, raw))
+}
+
+// seldom returns a function like mark that calls mark at most once in a time, and returns the latest value.
+func seldom(every time.Duration, mark func(context.Context) any) func(context.Context) any {
+	var at time.Time
+	var value any
+	return func(ctx context.Context) any {
+		if time.Since(at) >= every {
+			at, value = time.Now(), mark(ctx)
+		}
+		return value
 	}
-	return e.write(text)
 }
 
 // poll sends a change at first, because the page may be older, and if mark returns a new value, until the stream ends.
@@ -89,7 +97,7 @@ func (e *events) poll(every time.Duration, mark func(context.Context) any) {
 	for e.ctx.Err() == nil {
 		raw, err := json.Marshal([]any{mark(e.ctx), e.questions(e.ctx)})
 		if err == nil && string(raw) != last {
-			if last = string(raw); e.send(0, "change", nil) != nil {
+			if last = string(raw); e.send("change", nil) != nil {
 				return
 			}
 		}
@@ -104,7 +112,7 @@ func (e *events) poll(every time.Duration, mark func(context.Context) any) {
 func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	if run := q.Get("run"); run != "" {
-		return s.runEvents(w, r, run, q.Get("after"))
+		return s.runEvents(w, r, run)
 	}
 	e, end := s.stream(w, r)
 	defer end()
@@ -134,42 +142,35 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// runEvents rings for each journal entry of a run, and for each change of the state or the trace.
-func (s *Server) runEvents(w http.ResponseWriter, r *http.Request, run, from string) error {
+// runEvents rings for new journal entries of a run, and for each change of the state or the trace.
+func (s *Server) runEvents(w http.ResponseWriter, r *http.Request, run string) error {
 	dir, err := s.opts.App.RunFiles()
 	if err != nil {
 		return err
 	}
-	if id := r.Header.Get("Last-Event-ID"); id != "" {
-		from = id
-	}
-	after, _ := strconv.ParseInt(from, 10, 64) // anything else means the start
 	e, end := s.stream(w, r)
 	defer end()
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(func() {
-		e.poll(pollRuns, func(ctx context.Context) any {
-			known, err := s.opts.Journal.Run(ctx, run)
-			state, _ := app.RunState(ctx, s.opts.Journal, known) // an unknown state is a state
-			size := int64(-1)
-			if info, err := os.Stat(dir.Of(run, runtrace.FileName)); err == nil {
-				size = info.Size()
-			}
-			return []any{state, err == nil, size}
-		})
+	var last int64 // number of the latest entry
+	var failed error
+	rest := seldom(pollRuns, func(ctx context.Context) any {
+		failed = nil
+		known, err := s.opts.Journal.Run(ctx, run)
+		state, _ := app.RunState(ctx, s.opts.Journal, known) // an unknown state is a state
+		size := int64(-1)
+		if info, err := os.Stat(dir.Of(run, runtrace.FileName)); err == nil {
+			size = info.Size()
+		}
+		return []any{state, err == nil, size}
 	})
-	for entry, err := range s.opts.App.FollowRun(e.ctx, s.opts.Journal, run, after) {
-		if err == nil {
-			err = e.send(entry.Seq, "change", map[string]any{"kind": entry.Kind, "path": entry.Path, "status": entry.Status})
+	e.poll(pollEntries, func(ctx context.Context) any {
+		seen := rest(ctx)
+		if failed == nil { // otherwise it tries again with the next look at the rest
+			var list []workflow.Entry
+			if list, failed = s.opts.Journal.EntriesAfter(ctx, run, last); len(list) > 0 {
+				last = list[len(list)-1].Seq
+			}
 		}
-		if err == nil && entry.Kind == workflow.EventRunFinished {
-			err = e.send(0, "end", nil)
-		}
-		if err != nil {
-			break // the client has gone, or connects again
-		}
-	}
-	end()
+		return []any{seen, last, failed == nil}
+	})
 	return nil
 }

@@ -3,7 +3,6 @@ package ui
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/http"
 	"net/url"
@@ -92,8 +91,8 @@ func (s *Server) runHead(r *http.Request, tab string) (head, error) {
 // runPage returns the layout's data for a page of a run.
 func runPage(h head, body any) page {
 	p := page{Title: h.Workflow + " " + sign(h.Shown()) + " " + h.ID, Nav: "runs", Body: body}
-	if h.Finished.IsZero() && len(h.Entries) > 0 {
-		p.Events = fmt.Sprintf("/events?run=%s&after=%d", url.QueryEscape(h.ID), h.Entries[len(h.Entries)-1].Seq)
+	if h.Finished.IsZero() {
+		p.Events = "/events?run=" + url.QueryEscape(h.ID)
 	}
 	return p
 }

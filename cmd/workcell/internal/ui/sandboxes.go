@@ -267,10 +267,10 @@ func (s *Server) execEvents(w http.ResponseWriter, r *http.Request) error {
 		for req := (sandbox.ReadRequest{}); ; {
 			res, err := box.Command(r.PathValue("exec")).Read(e.ctx, req)
 			if err == nil {
-				err = e.send(0, "lines", map[string]any{"lines": o.add(res.Chunks), "last": o.last(), "lost": res.Dropped})
+				err = e.send("lines", map[string]any{"lines": o.add(res.Chunks), "last": o.last(), "lost": res.Dropped})
 			}
 			if err == nil && res.Done {
-				err = cmp.Or(e.send(0, "end", nil), io.EOF)
+				err = cmp.Or(e.send("end", nil), io.EOF)
 			}
 			if err != nil {
 				return nil // the client has gone, or connects again

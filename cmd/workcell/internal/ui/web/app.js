@@ -54,7 +54,7 @@ let stream = null, source = "";
 
 function listen() {
   const url = document.hidden ? "" : main().dataset.events ?? "";
-  if (url.replace(/&after=\d+$/, "") === source.replace(/&after=\d+$/, "") && stream) return;
+  if (url === source && stream) return;
   stream?.close();
   stream = null;
   source = url;
@@ -68,7 +68,6 @@ function listen() {
     setTimeout(() => { refresh(); listen(); }, 3000);
   };
   stream.addEventListener("change", refresh);
-  stream.addEventListener("end", () => { stream.close(); say(""); refresh(); });
 }
 
 function say(text) { document.getElementById("link").textContent = text; }
