@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
@@ -16,7 +15,7 @@ import (
 )
 
 const (
-	keepAlive    = 15 * time.Second // comments keep the connection of an idle stream open
+	keepAlive    = 10 * time.Second // an idle stream sends something, to keep the connection open
 	pollEntries  = 50 * time.Millisecond
 	pollRuns     = time.Second
 	pollEngine   = 3 * time.Second
@@ -26,7 +25,6 @@ const (
 // events is an open stream of server-sent events.
 type events struct {
 	ctx context.Context // ends with the client, and with the server
-	mu  sync.Mutex      // guards w
 	w   http.ResponseWriter
 
 	questions func(context.Context) any // part of every page
@@ -44,23 +42,10 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) (e *events, end 
 		return []any{list, err == nil}
 	})}
 	s.see(r, 1)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for e.write(": \n\n") == nil {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(keepAlive):
-			}
-		}
-		cancel()
-	})
-	return e, sync.OnceFunc(func() { cancel(); stop(); wg.Wait(); s.see(r, -1) })
+	return e, func() { cancel(); stop(); s.see(r, -1) }
 }
 
 func (e *events) write(text string) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	if err := e.ctx.Err(); err != nil {
 		return err
 	}
@@ -93,13 +78,19 @@ func seldom(every time.Duration, mark func(context.Context) any) func(context.Co
 
 // poll sends a change at first, because the page may be older, and if mark returns a new value, until the stream ends.
 func (e *events) poll(every time.Duration, mark func(context.Context) any) {
-	last := ""
+	last, sent := "", time.Now()
 	for e.ctx.Err() == nil {
 		raw, err := json.Marshal([]any{mark(e.ctx), e.questions(e.ctx)})
-		if err == nil && string(raw) != last {
-			if last = string(raw); e.send("change", nil) != nil {
-				return
-			}
+		switch {
+		case err == nil && string(raw) != last:
+			last, sent = string(raw), time.Now()
+			err = e.send("change", nil)
+		case err == nil && time.Since(sent) >= keepAlive:
+			sent = time.Now()
+			err = e.write(":\n\n")
+		}
+		if err != nil {
+			return
 		}
 		select {
 		case <-e.ctx.Done():

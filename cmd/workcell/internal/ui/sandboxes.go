@@ -22,7 +22,6 @@ const (
 	engineTimeout  = 2 * time.Second // for a list
 	maxSandboxes   = 200             // in a list
 	maxOutputLines = 5000
-	followWait     = 10 * time.Second
 )
 
 // manager returns the manager for a backend, and opens it on first use. An empty name means the default backend. The
@@ -275,7 +274,7 @@ func (s *Server) execEvents(w http.ResponseWriter, r *http.Request) error {
 			if err != nil {
 				return nil // the client has gone, or connects again
 			}
-			req = sandbox.ReadRequest{SinceSeq: res.NextSeq, Wait: followWait}
+			req = sandbox.ReadRequest{SinceSeq: res.NextSeq, Wait: keepAlive}
 		}
 	})
 }
