@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	engineTimeout  = 2 * time.Second // for a list
+	engineTimeout  = 2 * time.Second // for opening an engine, and for a list
 	maxSandboxes   = 200             // in a list
 	maxOutputLines = 5000
 )
@@ -29,9 +29,13 @@ const (
 func (s *Server) manager(ctx context.Context, name string) (*app.Manager, error) {
 	s.engines.Lock()
 	defer s.engines.Unlock()
-	if m := s.managers[name]; m != nil {
-		return m, nil
+	for asked, m := range s.managers {
+		if name == asked || name == m.Backend().Name() {
+			return m, nil
+		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
 	m, err := s.opts.App.OpenManager(ctx, app.Use{State: app.StateWanted, Backend: name})
 	if err == nil {
 		s.managers[name] = m
@@ -68,7 +72,12 @@ func (s *Server) listSandboxes(ctx context.Context) (out sandboxesPage, err erro
 	if err != nil {
 		return out, err
 	}
-	names := []string{""}
+	var names []string
+	if m, err := s.manager(ctx, ""); err != nil {
+		out.Problems = append(out.Problems, "default backend: "+err.Error())
+	} else {
+		names = append(names, m.Backend().Name())
+	}
 	for _, info := range known {
 		names = append(names, info.Backend)
 	}
@@ -89,7 +98,7 @@ func (s *Server) listSandboxes(ctx context.Context) (out sandboxesPage, err erro
 			if out.Rows = append(out.Rows, list...); err == nil {
 				return
 			}
-			out.Problems = append(out.Problems, cmp.Or(name, "default backend")+": "+err.Error())
+			out.Problems = append(out.Problems, name+": "+err.Error())
 			for _, info := range known {
 				if info.Backend == name {
 					v := app.SandboxView{ID: info.ID, Key: info.Key.String(), Run: info.Run, Backend: name, State: stale}
@@ -102,8 +111,6 @@ func (s *Server) listSandboxes(ctx context.Context) (out sandboxesPage, err erro
 	slices.SortFunc(out.Rows, func(a, b app.SandboxView) int {
 		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
 	})
-	// The default backend also has a name.
-	out.Rows = slices.CompactFunc(out.Rows, func(a, b app.SandboxView) bool { return a.ID == b.ID })
 	slices.Sort(out.Problems)
 	return out, nil
 }

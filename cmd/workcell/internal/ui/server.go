@@ -93,7 +93,7 @@ type Server struct {
 	browsers  atomic.Int64  // open streams of browsers
 
 	engines  sync.Mutex              // guards managers
-	managers map[string]*app.Manager // by backend; an empty name means the default
+	managers map[string]*app.Manager // by requested backend; an empty name means the default
 }
 
 // handler answers a request, or returns an error, which becomes a page.
