@@ -82,6 +82,22 @@ func RunState(ctx context.Context, j runstore.Store, r runstore.Run) (string, er
 	return RunInterrupted, err
 }
 
+// AwaitState waits until the state of a run is not one of the given states. It checks after each change and at
+// intervals. If ctx ends first, AwaitState returns an error.
+func AwaitState(
+	ctx context.Context, j runstore.Store, id string, every time.Duration, during ...string,
+) (r runstore.Run, state string, err error) {
+	if !runstore.Await(ctx, j, id, every, func(now runstore.Run, failed error) bool {
+		if r, err = now, failed; err == nil {
+			state, err = RunState(ctx, j, r)
+		}
+		return err != nil || !slices.Contains(during, state)
+	}) {
+		err = ctx.Err()
+	}
+	return r, state, err
+}
+
 // FindRun returns a run by id or by an unambiguous id prefix.
 func FindRun(ctx context.Context, j runstore.Store, id string) (runstore.Run, error) {
 	r, err := j.Run(ctx, id)
@@ -349,23 +365,17 @@ var errExited = errors.New("the process exited before the run ended")
 // askCancel asks the process of a run to stop, and waits for the end of the run. It returns errExited if the process
 // dies.
 func askCancel(ctx context.Context, j runstore.Store, id string, wait time.Duration) error {
-	err := j.AskCancel(ctx, id)
-	if err != nil {
+	if err := j.AskCancel(ctx, id); err != nil {
 		return err
 	}
 	late, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	var state string
-	if !runstore.Await(late, j, id, time.Second/4, func(r runstore.Run, got error) bool {
-		if err = got; err == nil {
-			state, err = RunState(ctx, j, r)
-		}
-		return err != nil || state != RunRunning
-	}) {
+	_, state, err := AwaitState(late, j, id, time.Second/4, RunRunning)
+	switch {
+	case err != nil && late.Err() != nil:
 		return Fail(ExitFailed, fmt.Errorf("run %s has not stopped yet: %w", id, late.Err()),
 			"if its process is suspended, resume or kill it, then run `workcell runs cancel "+id+"` again")
-	}
-	if err == nil && state == RunInterrupted {
+	case err == nil && state == RunInterrupted:
 		return errExited
 	}
 	return err

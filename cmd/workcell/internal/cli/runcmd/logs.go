@@ -39,10 +39,12 @@ otherwise. If the run has no log, the command waits and then prints the steps.`,
 			if logged {
 				r, err = a.ShowLog(ctx, a.Contents(), r, follow)
 			} else {
-				if follow {
-					r, err = awaitEnd(ctx, j, r)
+				if follow { // until no process runs it and no worker will start it
+					r, _, err = app.AwaitState(ctx, j, r.ID, time.Second, app.RunRunning, app.RunQueued)
 				}
-				err = cmp.Or(err, a.showRun(ctx, j, r.ID))
+				if err == nil {
+					err = a.showRun(ctx, j, r.ID)
+				}
 			}
 			if err != nil || !follow {
 				return err
@@ -52,19 +54,6 @@ otherwise. If the run has no log, the command waits and then prints the steps.`,
 	})
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print new lines until the run ends, and exit with its result")
 	return cmd
-}
-
-// awaitEnd waits until no process runs a run and no worker will start it.
-func awaitEnd(ctx context.Context, j runstore.Store, r runstore.Run) (_ runstore.Run, err error) {
-	runstore.Await(ctx, j, r.ID, time.Second, func(now runstore.Run, failed error) bool {
-		state := ""
-		if err = failed; err == nil {
-			r = now
-			state, err = app.RunState(ctx, j, r)
-		}
-		return err != nil || state != app.RunRunning && state != app.RunQueued
-	})
-	return r, cmp.Or(err, ctx.Err())
 }
 
 // outcomeError returns the error for an unsuccessful run.
