@@ -34,7 +34,6 @@ import (
 func (a *App) ServeDev(ctx context.Context, workflows []*workflow.Workflow, files map[string]string) error {
 	use := Use{Pool: &session.Request{}}
 	return a.withHost(ctx, use, files, false, func(ctx context.Context, h *Host) error {
-		h.onTool = h.p.Tool
 		engine := workflow.NewEngine(h.m.Manager, h, &workflow.Options{
 			OnEvent: h.p.Event, OnPull: h.p.Pull, Logger: h.Logger(),
 		})
@@ -332,7 +331,7 @@ func (a *App) hosting(
 		}
 	}
 	h.tel, h.p = tel, a.opts.Front(a.opts.Stderr)
-	h.approve = h.p.Approver()
+	h.approve, h.onTool = h.p.Approver(), h.p.Tool
 	defer func() {
 		h.p.Close()
 		if h.traced != "" {

@@ -67,7 +67,6 @@ func (a *App) Run(ctx context.Context, p *Program, input map[string]any, show sh
 
 // execute runs a workflow until it ends or is canceled.
 func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) error {
-	h.onTool = h.p.Tool
 	h.approve = h.approver(j, h.m.Owner(), h.p.Approver(), "the user at the terminal", h.p.Line)
 	web, err := h.Services()
 	if err != nil {

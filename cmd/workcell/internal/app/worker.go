@@ -144,7 +144,6 @@ func (h *Host) resumeDetached(
 	ctx context.Context, q *queue, j workflow.Journal, wf *workflow.Workflow, entries []workflow.Entry,
 ) error {
 	h.resume(workflow.History(entries))
-	h.onTool = h.p.Tool
 	h.approve = h.approver(q.Journal(), h.m.Owner(), h.p.Approver(), "the user at the terminal", h.p.Line)
 	onEvent := h.p.Event
 	if len(entries) == 1 { // no process has run it yet
