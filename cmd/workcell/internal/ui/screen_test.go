@@ -6,10 +6,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/ui"
-	"github.com/workcell-dev/workcell/patch"
 )
 
 // TestScreen verifies that colors, carriage returns, and backspaces apply, and all other control characters are
@@ -50,19 +47,4 @@ func FuzzScreen(f *testing.F) {
 			}
 		}
 	})
-}
-
-// TestMarks verifies that changed lines are marked where they differ.
-func TestMarks(t *testing.T) {
-	t.Parallel()
-	p := patch.Compare(patch.Tree{"f": file("same\nsum(a)\nitems[1:]\ngone\nx\nend\nold")},
-		patch.Tree{"f": file("same\nsum(b)\nitems\nx\nmore\nend\nold\n")})
-	want := []string{
-		"1 1 same[]", "2 0 delsum([a])", "3 0 delitems[[1:]]", "4 0 delgone[]",
-		"0 2 addsum([b])", "0 3 additems[]", "5 4 x[]", "0 5 addmore[]",
-		"6 6 end[]", "7 0 delold[] (no newline at the end of the file)", "0 7 addold[]",
-	}
-	if diff := cmp.Diff(want, ui.Marks(p.Changes[0].Hunks()[0])); diff != "" {
-		t.Errorf("lines (-want +got):\n%s", diff)
-	}
 }
