@@ -158,7 +158,7 @@ func written(command string) string {
 		{`^git clone https://github.com/workcell-dev/workcell && cd workcell`, `true`},
 		// A terminal ends with the input, and a server when it is stopped.
 		{`^workcell sandbox attach .*`, "timeout 5 script -qec '$0' /dev/null <<<exit; (( $$? % 124 == 0 ))"},
-		{`^workcell (mcp|dev|worker|sandbox forward) .*`, "timeout -s INT 3 $0\n(( $$? % 124 == 0 ))"},
+		{`^workcell (mcp|dev|worker|ui|sandbox forward)\b.*`, "timeout -s INT 3 $0\n(( $$? % 124 == 0 ))"},
 	} {
 		command = regexp.MustCompile(`(?s)`+r[0]).ReplaceAllString(command, strings.ReplaceAll(r[1], "$0", "${0}"))
 	}
