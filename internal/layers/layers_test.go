@@ -144,7 +144,7 @@ func layers() []layer {
 		// Parts of the command. Only commands read environment variables.
 		{dir: "internal/hint", only: []string{}},
 		{dir: "cmd/workcell/internal/environ", may: []string{"internal/hint"}, only: []string{}},
-		{dir: "cmd/workcell/internal/config", may: []string{"internal/hint", "backend", "frontmatter", "gateway/services", "cmd/workcell/internal/environ", "internal/sanitize", "internal/suggest", "internal/yamlnode"}},
+		{dir: "cmd/workcell/internal/config", may: []string{"internal/hint", "internal/httpconn", "backend", "frontmatter", "gateway/services", "cmd/workcell/internal/environ", "internal/sanitize", "internal/suggest", "internal/yamlnode"}},
 		{dir: "cmd/workcell/internal/engines", may: []string{"backend/...", "cmd/workcell/internal/config", "cmd/workcell/internal/environ", "internal/hint", "internal/sanitize"}},
 		{dir: "cmd/workcell/internal/runtrace", may: []string{"internal/sanitize", "internal/telemetry"}, sdk: true},
 		{dir: "cmd/workcell/internal/otelsetup", may: []string{"cmd/workcell/internal/environ", "cmd/workcell/internal/runtrace", "internal/sanitize", "otelgenai"}, genkit: true, sdk: true},
