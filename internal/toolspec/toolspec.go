@@ -1,5 +1,5 @@
-// Package toolspec describes tools independently of their protocol: their definitions, the decoding of a model's
-// arguments, and the failures they return.
+// Package toolspec defines tools for every protocol. A definition has a name, descriptions, and schemas of input and
+// output. The package decodes the arguments from models and describes failures.
 package toolspec
 
 import (

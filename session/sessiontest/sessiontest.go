@@ -1,6 +1,6 @@
 // Package sessiontest contains tests for sessions on every backend. The tests of package session run them with local
-// processes, and e2e/conformance runs them on every engine. The client of the guest has separate tests of the guest's
-// behavior, for example killing process trees and keeping every byte.
+// processes, and e2e/conformance runs them on every engine. Tests in internal/guest/client cover the guest agent, for
+// example killing process trees and keeping every byte.
 package sessiontest
 
 import (
