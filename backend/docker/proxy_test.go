@@ -54,6 +54,7 @@ func newProxyTo(t testing.TB, socket string) *engineProxy {
 	}
 	p.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if f := p.hook.Load(); f != nil && !(*f)(r) {
+			_, _ = io.Copy(io.Discard, r.Body) // the server notices a closed connection only after the body
 			<-r.Context().Done()
 			return
 		}
