@@ -256,8 +256,10 @@ func (m *Manager) freePlaces(ctx context.Context) {
 		rec, err := m.store.Get(ctx, id)
 		if err == nil && rec.State != record.Removing || errors.Is(err, backend.ErrNotFound) {
 			m.mu.Lock()
-			delete(m.owed, id)
-			m.used--
+			if _, ok := m.owed[id]; ok { // a concurrent call may have freed it
+				delete(m.owed, id)
+				m.used--
+			}
 			m.mu.Unlock()
 		}
 	}

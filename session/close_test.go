@@ -340,11 +340,29 @@ func TestRetention(t *testing.T) {
 	}
 }
 
+// pairedStore returns a closed record only after two callers have read it.
+type pairedStore struct {
+	record.Store
+	reads atomic.Int32
+	both  chan struct{}
+}
+
+func (p *pairedStore) Get(ctx context.Context, id string) (record.Record, error) {
+	rec, err := p.Store.Get(ctx, id)
+	if err == nil && rec.State == record.Closed {
+		if p.reads.Add(1) == 2 {
+			close(p.both)
+		}
+		<-p.both
+	}
+	return rec, err
+}
+
 // TestFailedRemovalIsRetried verifies that a removal is retried if the engine was unavailable during Close.
 func TestFailedRemovalIsRetried(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
-	store := record.NewMemoryStore()
+	store := &pairedStore{Store: record.NewMemoryStore(), both: make(chan struct{})}
 	m := newManager(t, e, &session.Options{ReapEvery: -1, MaxSandboxes: 1, Store: store})
 	key := session.WorkflowKey("run_1", "default")
 	s := mustOpen(t, m, key)
@@ -363,7 +381,11 @@ func TestFailedRemovalIsRetried(t *testing.T) {
 		t.Errorf("%d sandboxes, %d leftovers", e.count(), m.Leftovers())
 	}
 	e.setHooks(nil, nil, nil)
-	m.Reap(t.Context())
+	var both sync.WaitGroup
+	for range 2 {
+		both.Go(func() { m.Reap(t.Context()) })
+	}
+	both.Wait()
 	if e.count() != 0 || m.Leftovers() != 0 || m.Used() != 0 {
 		t.Errorf("%d sandboxes, %d leftovers, %d places", e.count(), m.Leftovers(), m.Used())
 	}

@@ -84,6 +84,7 @@ func (s *suite) workspaceKept(t *testing.T) {
 		}
 		return
 	}
+	must(t, s.b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true})) // the old sandbox: nothing to remove
 	Prints(t, s.dial(t, again.ID), "cat /workspace/f; stat -c %u /workspace", "kept\n1000\n")
 	must(t, s.b.Remove(t.Context(), again.ID, backend.RemoveOptions{}))
 	stranger := spec

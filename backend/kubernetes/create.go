@@ -271,8 +271,9 @@ func (d *driver) rollback(ctx context.Context, p *plan) error {
 	if d.opts.StorageClass == "" {
 		return err
 	}
-	if pod, wrong := d.getPod(ctx, p.name); wrong == nil && pod.Labels[labelNonce] != p.nonce {
-		return err // a concurrent Create made this pod, which uses the claim
+	replaced, wrong := d.replaced(ctx, p.name, p.nonce)
+	if replaced || wrong != nil {
+		return errors.Join(err, wrong)
 	}
 	claim, _, wrong := d.getClaim(ctx, p.name)
 	if wrong == nil && claim.Labels[labelNonce] == p.nonce {

@@ -160,11 +160,20 @@ func (d *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	if !opts.Volumes {
 		return nil
 	}
+	if replaced, err := d.replaced(ctx, name, nonce); replaced || err != nil {
+		return err
+	}
 	claim, _, err := d.getClaim(ctx, name)
 	if err != nil {
 		return kit.Ignore(err, backend.ErrNotFound, backend.ErrExists)
 	}
 	return d.removeClaim(ctx, claim)
+}
+
+// replaced reports whether the session has a newer sandbox, which uses the session's claim.
+func (d *driver) replaced(ctx context.Context, name, nonce string) (bool, error) {
+	pod, err := d.getPod(ctx, name)
+	return err == nil && pod.Labels[labelNonce] != nonce, kit.Ignore(err, backend.ErrNotFound)
 }
 
 // hasNonce returns a function to select the pod of a sandbox among the pods with the sandbox's name.
