@@ -54,9 +54,9 @@ func newRigOn(t *testing.T, upstream http.Handler) *rig {
 	transport := &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 16}
 	t.Cleanup(transport.CloseIdleConnections)
 	provider := func(name, path, header, scheme string, dialects ...model.Dialect) model.Provider {
-		u, err := url.Parse(r.beyond.URL + path)
+		u, err := url.Parse(r.beyond.URL)
 		must(t, err)
-		return model.Provider{Name: name, Dialects: dialects, Base: u, Auth: func(h http.Header) error { h.Set(header, scheme+realKey); return nil }}
+		return model.Provider{Name: name, Dialects: dialects, Base: u.JoinPath(path), Auth: func(h http.Header) error { h.Set(header, scheme+realKey); return nil }}
 	}
 	prices, err := model.ParsePrices("f.yaml", []byte("usd_per_million_tokens: {anthropic: {small: {input: 1, output: 10}}}"))
 	must(t, err)

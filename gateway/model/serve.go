@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -210,7 +211,7 @@ func (x *exchange) lingering(release func()) (context.Context, context.CancelFun
 // rewrite makes the request to the provider.
 func (x *exchange) rewrite(in *http.Request) (*url.URL, http.Header) {
 	u := *x.provider.Base
-	u.Path = strings.TrimSuffix(u.Path, "/") + x.upstream
+	u.Path = path.Join("/", u.Path, x.upstream) // URL.JoinPath returns a path without the slash
 	u.RawQuery = query(in.URL.Query())
 	h := http.Header{}
 	for _, name := range requestHeaders {
