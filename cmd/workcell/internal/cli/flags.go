@@ -103,7 +103,7 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	}
 	if groups&AuditFlags != 0 {
 		f.StringVar(&a.Options.Audit, "audit", "",
-			"append a JSON line to `FILE` for each tool call, sandbox, and command; fail if FILE cannot be written")
+			"append a JSON line to `FILE` for each event in docs/operations/audit-log.md; fail if FILE cannot be written")
 		f.BoolVar(&a.Options.AuditHash, "audit-hash", false,
 			"with --audit, record SHA-256 hashes of command arguments instead of the arguments")
 	}

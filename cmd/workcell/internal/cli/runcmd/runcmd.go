@@ -29,7 +29,7 @@ func newRunsCmd(a *command) *cobra.Command {
 
 Each ` + "`workcell run`" + ` has a journal in the state directory. If its process is killed, the run is interrupted:
 you can resume it, or cancel it to remove its sandboxes. The journals, outputs, patches, and traces of finished runs
-are kept for 30 days. You can shorten a run ID to a unique prefix.`,
+are kept for 30 days (retention.runs). You can shorten a run ID to a unique prefix.`,
 	}, newRunsLsCmd(a), newRunsShowCmd(a), newRunsLogsCmd(a), newRunsTraceCmd(a), newRunsResumeCmd(a), newRunsCancelCmd(a),
 		newRunsFilesCmd(a), newRunsGetCmd(a), newRunsDiffCmd(a), newRunsApplyCmd(a), newRunsRmCmd(a))
 }

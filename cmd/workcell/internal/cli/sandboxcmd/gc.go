@@ -45,7 +45,7 @@ The command also lists or removes:
     their image has changed, or all of them together exceed 20 GiB
   - cache contents that were replaced more than a day ago
   - on Docker, volumes with the guest agent of other Workcell versions, unless they are in use or new
-  - with --yes, run results older than 30 days, and workspace copies left by killed commands
+  - with --yes, runs that ended more than 30 days ago (retention.runs), and workspace copies left by killed commands
 
 It never removes sandboxes that a process uses, sandboxes on other backends, or the current contents of caches.`,
 		Args: cobra.NoArgs,
