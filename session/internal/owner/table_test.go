@@ -27,7 +27,7 @@ func TestTableInDocs(t *testing.T) {
 func markdown() string {
 	kinds := map[owner.Kind]string{
 		owner.Anyone: "", owner.Named: "named", owner.Run: "a run's", owner.Process: "an agent's or MCP client's",
-		owner.Named | owner.Run | owner.Foreign: "named or a run's or other",
+		owner.Named | owner.Run | owner.Foreign: "any other",
 	}
 	text := "| state | event | next state | the engine |\n|---|---|---|---|\n"
 	for _, r := range owner.Table() {
