@@ -63,15 +63,20 @@ func (d Dir) Fetched(run string) error {
 	return os.WriteFile(d.Of(run, fetchedFile), nil, 0o600)
 }
 
-// KeepNote stores locally how a run was started, to prevent changes by writers of the database.
-func (d Dir) KeepNote(run, note string) error {
-	return errors.Join(os.MkdirAll(d.Of(run), 0o700), os.WriteFile(d.Of(run, noteFile), []byte(note), 0o600))
+// KeepNote stores locally how a run was started, to prevent changes by writers of the database. A note is one line.
+// While the note changes, the old note is also valid.
+func (d Dir) KeepNote(run string, note ...string) error {
+	return errors.Join(os.MkdirAll(d.Of(run), 0o700), WriteWhole(d.Of(run, noteFile), func(w io.Writer) error {
+		_, err := io.WriteString(w, strings.Join(note, "\n"))
+		return err
+	}))
 }
 
-// Note returns the note from KeepNote. If the run started on another host or has ended, the error wraps fs.ErrNotExist.
-func (d Dir) Note(run string) (string, error) {
-	note, err := os.ReadFile(d.Of(run, noteFile))
-	return string(note), err
+// Notes returns the notes from KeepNote. If the run started on another host or has ended, the error wraps
+// fs.ErrNotExist.
+func (d Dir) Notes(run string) ([]string, error) {
+	notes, err := os.ReadFile(d.Of(run, noteFile))
+	return strings.Split(string(notes), "\n"), err
 }
 
 // Needs creates a directory for files for the execution of a run in a process. The process must delete it at the end.

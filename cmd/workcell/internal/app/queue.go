@@ -181,7 +181,14 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n runNote) error {
 			return err
 		}
 	}
-	if err := q.Hand(ctx, r, note); err != nil || n.Detached {
+	if n.Detached {
+		return q.Hand(ctx, r, note)
+	}
+	// Between these calls, a worker on this host may take the run, and the process may die.
+	if err := q.kept.KeepNote(r.ID, note, r.Note); err != nil {
+		return err
+	}
+	if err := q.Hand(ctx, r, note); err != nil {
 		return err
 	}
 	return q.kept.KeepNote(r.ID, note)

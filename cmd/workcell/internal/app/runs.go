@@ -145,7 +145,7 @@ func (a *App) checkNote(r runstore.Run, n runNote) error {
 		return err
 	}
 	again := "or run `workcell runs cancel " + r.ID + "` and start a new run with the same flags"
-	own, err := runsIn(place.Dir).Note(r.ID)
+	own, err := runsIn(place.Dir).Notes(r.ID)
 	if errors.Is(err, fs.ErrNotExist) {
 		if n.Detached { // a detached run uses only the files in the queue
 			return nil
@@ -154,14 +154,15 @@ func (a *App) checkNote(r runstore.Run, n runNote) error {
 			"resume it on the host and with the --state-dir where it started, because the database must not choose "+
 				"local files, "+again)
 	}
-	if err != nil || own == r.Note {
+	if err != nil || slices.Contains(own, r.Note) {
 		return err
 	}
 	var here, there map[string]any
-	if err := errors.Join(json.Unmarshal([]byte(own), &here), json.Unmarshal([]byte(r.Note), &there)); err != nil {
+	if err := errors.Join(json.Unmarshal([]byte(own[0]), &here), json.Unmarshal([]byte(r.Note), &there)); err != nil {
 		return err
 	}
-	all := maps.Clone(here)
+	all := map[string]any{}
+	maps.Copy(all, here)
 	maps.Copy(all, there)
 	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(all)), func(key string) bool {
 		return reflect.DeepEqual(here[key], there[key])

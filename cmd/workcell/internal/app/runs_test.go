@@ -26,6 +26,9 @@ func TestCheckNote(t *testing.T) {
 		{here, detached, "have changed in the database: audit, detached"},
 		{detached, detached, ""},
 		{detached, here, "have changed in the database"},
+		{detached + "\n" + here, here, ""}, // the process died while it detached the run
+		{detached + "\n" + here, `{"workflow":"/f"}`, "have changed in the database: detached"},
+		{"null", here, "have changed in the database: audit, workflow"},
 		{"", here, "was not started with this state directory"},
 		{"", detached, ""},
 	} {

@@ -42,6 +42,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) (e *events, end 
 		return []any{list, err == nil}
 	})}
 	s.see(r, 1)
+	_ = e.write(":\n\n") // the client connects at once, even if an engine is slow
 	return e, func() { cancel(); stop(); s.see(r, -1) }
 }
 

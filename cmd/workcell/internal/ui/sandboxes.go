@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	engineTimeout  = 2 * time.Second // for opening an engine, and for a list
-	maxSandboxes   = 200             // in a list
+	engineTimeout  = 2 * time.Second  // for opening the engines of a list, and for the list
+	lookTimeout    = 10 * time.Second // for opening an engine, and for looking at a sandbox
+	maxSandboxes   = 200              // in a list
 	maxOutputLines = 5000
 )
 
@@ -34,8 +35,6 @@ func (s *Server) manager(ctx context.Context, name string) (*app.Manager, error)
 			return m, nil
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
-	defer cancel()
 	m, err := s.opts.App.OpenManager(ctx, app.Use{State: app.StateWanted, Backend: name})
 	if err == nil {
 		s.managers[name] = m
@@ -72,6 +71,8 @@ func (s *Server) listSandboxes(ctx context.Context) (out sandboxesPage, err erro
 	if err != nil {
 		return out, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
 	var names []string
 	if m, err := s.manager(ctx, ""); err != nil {
 		out.Problems = append(out.Problems, "default backend: "+err.Error())
@@ -82,8 +83,6 @@ func (s *Server) listSandboxes(ctx context.Context) (out sandboxesPage, err erro
 		names = append(names, info.Backend)
 	}
 	slices.Sort(names)
-	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
-	defer cancel()
 	var wg sync.WaitGroup
 	var mu sync.Mutex // guards out
 	for _, name := range slices.Compact(names) {
@@ -160,7 +159,9 @@ type looker func(context.Context, *session.Session) error
 // look calls fn with a sandbox, without using it: the sandbox does not start, and the idle time continues. If the
 // sandbox cannot be read, the reason is in the page, and fn is not called.
 func (s *Server) look(r *http.Request, p *sandboxPage, fn looker) error {
-	ctx, id := r.Context(), r.PathValue("id")
+	ctx, cancel := context.WithTimeout(r.Context(), lookTimeout)
+	defer cancel()
+	id := r.PathValue("id")
 	list, err := s.listSandboxes(ctx)
 	if err != nil {
 		return err
