@@ -89,8 +89,6 @@ cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
 		"stop or remove an idle sandbox (default stop, if that keeps its files)")
 	f.BoolVar(&o.rebuild, "rebuild", false,
 		"rebuild the sandbox if its image or limits differ, and keep its workspace files")
-	f.DurationVar(&o.req.ExecTimeout, "exec-timeout", 0,
-		"default timeout for commands (default "+sandbox.DefaultExecTimeout.String()+")")
 	return cmd
 }
 
