@@ -19,9 +19,6 @@ import (
 
 // load reads the configuration.
 func (a *App) load() (*config.Config, error) {
-	if _, err := backend.NewImagePolicy(a.opts.AllowImage...); err != nil {
-		return nil, UsageError(err, "see --allow-image in --help")
-	}
 	c, err := config.Load(config.Options{
 		Env: a.opts.Env, File: a.opts.Config, Flags: a.configFlags(), Backends: BackendNames(a.opts.Env),
 	})
@@ -32,11 +29,7 @@ func (a *App) load() (*config.Config, error) {
 		return nil, Fail(ExitInvalid, err,
 			"see docs/reference/configuration.md; to show current settings, run `workcell config show --origin`")
 	}
-	mounts, err := c.Mounts()
-	if err != nil {
-		return nil, UsageError(err, "for example --mount /srv/data:/data, or /srv/data:/data:rw for write access")
-	}
-	return c, a.checkMounts(mounts)
+	return c, a.checkMounts(c.Mounts)
 }
 
 // defaults returns the default settings of sandboxes. A resumed run keeps the original defaults. Otherwise, they come
@@ -48,9 +41,8 @@ func (a *App) defaults(c *config.Config) session.Defaults {
 		resumed.Isolation = d.Isolation.Stricter(isolation)
 		return resumed
 	}
-	mounts, _ := c.Mounts() // load has checked the mounts
 	return session.Defaults{
-		Limits: c.Limits, ExecTimeout: c.ExecTimeout, OCIRuntime: c.OCIRuntime, Images: c.Images, Mounts: mounts,
+		Limits: c.Limits, ExecTimeout: c.ExecTimeout, OCIRuntime: c.OCIRuntime, Images: c.Images, Mounts: c.Mounts,
 		Isolation: isolation,
 	}
 }

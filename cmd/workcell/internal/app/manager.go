@@ -62,10 +62,6 @@ func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) 
 	if err != nil {
 		return nil, err
 	}
-	mapping, err := engines.ParseImageMap(conf.MapImages)
-	if err != nil {
-		return nil, err
-	}
 	place, err := a.State()
 	if err != nil {
 		return nil, err
@@ -104,7 +100,7 @@ func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) 
 		m.Engine = opts.Engine
 		opts.Store = a.guarded(m.Records, place, name, m.Engine)
 	}
-	driver := engines.MapImages(m.driver, mapping)
+	driver := engines.MapImages(m.driver, conf.MapImages)
 	m.Manager, err = session.NewManager(driver, opts)
 	if err != nil && opts.Store != nil && use.State == StateWanted { // the owner's lock file cannot be created
 		a.withoutRecords(err)

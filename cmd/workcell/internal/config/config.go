@@ -9,7 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +18,6 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/services"
 	"github.com/workcell-dev/workcell/internal/hint"
-	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // fileName is the name of the file in the user's configuration directory.
@@ -55,9 +54,10 @@ type Config struct {
 	OCIRuntime    string
 	Isolation     backend.Isolation // minimum for sandboxes
 	Images        map[string]string // of sandboxes without an image, by runtime
-	MapImages     []string          // FROM=TO, of which later ones override earlier ones
+	MapImages     map[string]string // replacements of images, by reference in the form of backend.NormalizeImage
 	Pool          map[string]int    // number of ready sandboxes of servers, by image
 	Caches        map[string]string // the operator's caches by name, with the variable of each
+	Mounts        []backend.Mount
 	Services      []services.Service
 	Limits        backend.Limits
 	IdleTimeout   time.Duration
@@ -71,12 +71,9 @@ type Config struct {
 	KeepTranscripts time.Duration // retention period of agents' conversations after their steps; 0 for none
 	Approvals       string        // for calls without an available approver: refuse, or ApprovalsWait
 
-	allowImages []string
-	allowed     *backend.ImagePolicy // nil allows all images
-	allowOrigin string
-	pool        pairs
-	mounts      []string
-	values      []Value
+	allowed *backend.ImagePolicy // nil allows all images
+	pool    pairs
+	values  []Value
 }
 
 // Kubernetes configures the use of a cluster.
@@ -113,7 +110,8 @@ func Load(o Options) (*Config, error) {
 	c := &Config{
 		Backend: "auto", KeepRuns: 30 * 24 * time.Hour, KeepSandboxes: 7 * 24 * time.Hour,
 		KeepTranscripts: 7 * 24 * time.Hour, Approvals: "refuse",
-		Images: map[string]string{}, Pool: map[string]int{}, Caches: map[string]string{}, Variables: map[string]string{},
+		Images: map[string]string{}, MapImages: map[string]string{}, Pool: map[string]int{}, Caches: map[string]string{},
+		Variables: map[string]string{},
 	}
 	table := c.settings(o.Env, o.Backends)
 	if err := c.readFile(o, table); err != nil {
@@ -125,24 +123,16 @@ func Load(o Options) (*Config, error) {
 			if _, ok := s.to.(*pairs); ok {
 				texts = strings.Split(text, ",")
 			}
-			s.assign("$"+s.variable, texts)
+			if err := s.assign("$"+s.variable, texts); err != nil {
+				return nil, err
+			}
 		}
 		if texts := o.Flags[s.flag]; len(texts) > 0 {
-			s.assign("--"+s.flag, texts)
+			if err := s.assign("--"+s.flag, texts); err != nil {
+				return nil, err
+			}
 		}
 		c.values = append(c.values, s.shown())
-		switch {
-		case s.key == keyPool: // flags are not checked yet
-			if problem, todo := c.countPool(); problem != "" {
-				return nil, hint.New(hint.Usage, fmt.Errorf("%s: %s", s.origin, problem), todo)
-			}
-		case s.key == keyAllowImages && s.origin != notSet:
-			var err error
-			if c.allowed, err = backend.NewImagePolicy(c.allowImages...); err != nil {
-				return nil, fmt.Errorf("%s: %w", s.origin, err)
-			}
-			c.allowOrigin = s.origin
-		}
 	}
 	if len(o.Flags["allow-image"]) > 0 {
 		return c, nil // the flag replaces the file's list
@@ -204,70 +194,12 @@ func (c *Config) Image(runtime string) string {
 	return cmp.Or(c.Images[runtime], frontmatter.DefaultImage(frontmatter.Runtime(runtime)))
 }
 
-// Mounts returns the host directories to mount in sandboxes. The error is about an invalid flag.
-func (c *Config) Mounts() ([]backend.Mount, error) {
-	var list []backend.Mount
-	for _, text := range c.mounts {
-		m, err := parseMount(text)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", keyMounts, err)
-		}
-		list = append(list, m)
-	}
-	return list, nil
-}
-
-// CheckImage returns nil if the image is allowed. Otherwise, it returns an error wrapping backend.ErrPermission and
-// contains the origin of the list.
+// CheckImage returns nil if the image is allowed. Otherwise, it returns an error wrapping backend.ErrPermission with the
+// origin of the list.
 func (c *Config) CheckImage(image string) error {
 	if err := c.allowed.Check(image); err != nil {
-		return fmt.Errorf("%w; the list is %s", err, c.allowOrigin)
+		i := slices.IndexFunc(c.values, func(v Value) bool { return v.Key == keyAllowImages })
+		return fmt.Errorf("%w; the list is %s", err, c.values[i].Origin)
 	}
 	return nil
-}
-
-// setting is a row of the table of settings.
-type setting struct {
-	key      string
-	to       any    // pointer to the value, for example *string, *time.Duration, or *pairs
-	fallback any    // shown if it is not set; nil is the value itself
-	flag     string // of the command line; empty for none
-	variable string // of the environment; empty for none
-	zero     bool   // the file may set it to 0
-	// check looks at a value of the file, which *to has, and may convert it; may be nil.
-	check func() (problem, hint string)
-	read  func(*reader) // converts a value of the file, and adds problems inside of it; may be nil
-
-	origin string
-	node   *yamlnode.Node // position in the file; nil if the file does not set it
-}
-
-// pairs is a mapping in the form FROM=TO, sorted, for example the values of --map-image.
-type pairs []string
-
-// assign sets the value from a flag or variable.
-func (s *setting) assign(origin string, texts []string) {
-	switch to := s.to.(type) {
-	case *string:
-		*to = texts[0]
-	case *bool:
-		*to = texts[0] == "true"
-	case *[]string:
-		*to = texts
-	case *pairs: // the values of all sources are combined
-		*to = append(*to, texts...)
-		if s.origin != notSet {
-			origin = s.origin + ", " + origin
-		}
-	}
-	s.origin = origin
-}
-
-// shown returns the setting for display.
-func (s *setting) shown() Value {
-	v := Value{Key: s.key, Value: s.fallback, Origin: s.origin}
-	if v.Value == nil || s.origin != notSet {
-		v.Value = reflect.ValueOf(s.to).Elem().Interface()
-	}
-	return v
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/hint"
 )
 
 // machine is a host with a user's configuration directory.
@@ -109,7 +110,7 @@ func TestEverySetting(t *testing.T) {
 	}
 	if diff := cmp.Diff([]any{
 		"containerd", "runsc", backend.IsolationKernel, "registry.example.com/python:3.11", "node:20-slim", map[string]string{"python": "registry.example.com/python:3.11"},
-		[]string{"node:20-slim=registry.example.com/node:20"}, backend.Limits{MemoryBytes: 1 << 30, FileBytes: 4096}, time.Minute, 30 * time.Second,
+		map[string]string{"docker.io/library/node:20-slim": "registry.example.com/node:20"}, backend.Limits{MemoryBytes: 1 << 30, FileBytes: 4096}, time.Minute, 30 * time.Second,
 		map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_SERVICE_NAME": "agents"},
 		true, 240 * time.Hour, 24 * time.Hour, time.Duration(0), ApprovalsWait, m.users(), 24,
 		Kubernetes{
@@ -166,8 +167,10 @@ func TestPrecedence(t *testing.T) {
 			t.Errorf("%s is from %q, want %q", key, set[key], want)
 		}
 	}
-	if got := strings.Join(c.MapImages, " "); c.Backend != "local" || got != "node:20-slim=registry.example.com/node:20 a=b c=d a=e" {
-		t.Errorf("backend %s, images %s", c.Backend, got)
+	images := map[string]string{"docker.io/library/node:20-slim": "registry.example.com/node:20",
+		"docker.io/library/a:latest": "e", "docker.io/library/c:latest": "d"}
+	if diff := cmp.Diff(images, c.MapImages); c.Backend != "local" || diff != "" {
+		t.Errorf("backend %s, images (-want +got)\n%s", c.Backend, diff)
 	}
 }
 
@@ -273,7 +276,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("limits: {memory_mb: 1e3}\nallow_images: [a, [b]]\n"))
 	f.Add([]byte("a: &a [*a]\n"))
 	f.Fuzz(func(t *testing.T, src []byte) {
-		table := (&Config{Images: map[string]string{}, Pool: map[string]int{}, Caches: map[string]string{}, Variables: map[string]string{}}).settings(environ.Of(nil), []string{"auto"})
+		table := (&Config{Images: map[string]string{}, MapImages: map[string]string{}, Pool: map[string]int{}, Caches: map[string]string{}, Variables: map[string]string{}}).settings(environ.Of(nil), []string{"auto"})
 		if err := parse(table, "f", src); err != nil {
 			if !strings.HasPrefix(err.Error(), "f:") {
 				t.Errorf("no place: %v", err)
@@ -304,9 +307,24 @@ func TestPool(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{"python:3.11": 2}, c.Pool); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	for _, bad := range []string{"python", "python=", "python=-1", "python=x", "=1"} {
-		if _, err := m.load("", map[string][]string{"pool": {bad}}); err == nil || !strings.Contains(err.Error(), "--pool") {
-			t.Errorf("--pool %s: %v", bad, err)
+}
+
+// TestInvalidSources verifies that the error for an invalid variable or flag has the name of this source and a hint.
+func TestInvalidSources(t *testing.T) {
+	t.Parallel()
+	for source, values := range map[string][]string{
+		"--pool": {"python", "python=", "python=-1", "python=x", "=1"}, "--allow-image": {"PYTHON"}, "--mount": {"/a"},
+		"--map-image":                {"python", "=x", "x=", "UPPER=x", "x=UPPER"},
+		"$WORKCELL_IMAGE_MAP":        {"python", "a=b,x=UPPER"},
+		"$WORKCELL_KUBE_GUEST_IMAGE": {"UPPER"}, "$WORKCELL_KUBE_NETWORK_POLICY": {"enforce"},
+	} {
+		for _, value := range values {
+			m := newMachine(t, whole)
+			m.env[strings.TrimPrefix(source, "$")] = value
+			_, err := m.load("", map[string][]string{strings.TrimPrefix(source, "--"): {value}})
+			if h := hint.Of(err); h == nil || h.Kind != hint.Usage || h.Hint == "" || !strings.HasPrefix(err.Error(), source+": ") {
+				t.Errorf("%s %s: %v", source, value, err)
+			}
 		}
 	}
 }

@@ -1,10 +1,12 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/url"
 	"path"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,7 +15,9 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/suggest"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // Keys of settings used by name. Keys of limits and images are derived from their tables.
@@ -39,12 +43,69 @@ const (
 	keyKubernetes    = "kubernetes."
 )
 
+// mappedExample is the hint for an invalid image mapping.
+const mappedExample = "for example python:3.11-slim=registry.example.com/python:3.11"
+
 // maxRetention is the maximum retention period.
 const maxRetention = 10 * 365 * 24 * time.Hour
 
+// setting is a row of the table of settings.
+type setting struct {
+	key      string
+	to       any    // pointer to the value, for example *string, *time.Duration, or *pairs
+	fallback any    // shown if it is not set; nil is the value itself
+	flag     string // of the command line; empty for none
+	variable string // of the environment; empty for none
+	zero     bool   // the file may set it to 0
+	// check returns the problem of a new value, or converts the value for Config. It may be nil.
+	check   func() (problem, hint string)
+	trusted bool          // check is only for the file, because flags and variables are checked where they are used
+	read    func(*reader) // converts a value of the file, and adds problems inside of it; may be nil
+
+	origin string
+	node   *yamlnode.Node // position in the file; nil if the file does not set it
+}
+
+// pairs is a mapping in the form FROM=TO, sorted, for example the values of --map-image.
+type pairs []string
+
+// assign sets the value from a flag or variable.
+func (s *setting) assign(origin string, texts []string) error {
+	sources := origin
+	switch to := s.to.(type) {
+	case *string:
+		*to = texts[0]
+	case *bool:
+		*to = texts[0] == "true"
+	case *[]string:
+		*to = texts
+	case *pairs: // the values of all sources are combined
+		*to = append(*to, texts...)
+		if s.origin != notSet {
+			sources = s.origin + ", " + origin
+		}
+	}
+	s.origin = sources
+	if s.check != nil && !s.trusted {
+		if problem, todo := s.check(); problem != "" {
+			return hint.New(hint.Usage, fmt.Errorf("%s: %s", origin, problem), todo)
+		}
+	}
+	return nil
+}
+
+// shown returns the setting for display.
+func (s *setting) shown() Value {
+	v := Value{Key: s.key, Value: s.fallback, Origin: s.origin}
+	if v.Value == nil || s.origin != notSet {
+		v.Value = reflect.ValueOf(s.to).Elem().Interface()
+	}
+	return v
+}
+
 // settings returns the table of settings, in the order in which they are shown.
 func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
-	list := []*setting{{key: keyBackend, to: &c.Backend, flag: "backend", variable: "WORKCELL_BACKEND",
+	list := []*setting{{key: keyBackend, to: &c.Backend, flag: "backend", variable: "WORKCELL_BACKEND", trusted: true,
 		check: func() (string, string) {
 			if !slices.Contains(backends, c.Backend) {
 				return fmt.Sprintf("unknown backend %q", c.Backend), suggest.Hint(c.Backend, backends)
@@ -59,30 +120,42 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 				return checkImage(*image)
 			}})
 	}
-	mapped, caches, web := (*pairs)(&c.MapImages), new(pairs), map[string]serviceFile{}
+	mapped, caches, web := new(pairs), new(pairs), map[string]serviceFile{}
+	allowed, mounts := new([]string), new([]string)
 	list = append(list,
-		&setting{key: keyAllowImages, to: &c.allowImages, flag: "allow-image", check: func() (string, string) {
-			if _, err := backend.NewImagePolicy(c.allowImages...); err != nil {
+		&setting{key: keyAllowImages, to: allowed, flag: "allow-image", check: func() (string, string) {
+			policy, err := backend.NewImagePolicy(*allowed...)
+			if err != nil {
 				return err.Error(), "for example python:3.*, ghcr.io/acme/**"
 			}
+			c.allowed = policy
 			return "", ""
 		}},
 		&setting{key: keyMapImages, to: mapped, flag: "map-image", variable: "WORKCELL_IMAGE_MAP",
 			check: func() (string, string) {
 				for _, pair := range *mapped {
-					from, to, _ := strings.Cut(pair, "=")
-					for _, image := range []string{from, to} {
-						if problem, hint := checkImage(image); problem != "" {
-							return problem, hint
-						}
+					from, to, _ := strings.Cut(strings.TrimSpace(pair), "=")
+					if from == "" || to == "" {
+						return fmt.Sprintf("invalid image mapping %q: must be FROM=TO", pair), mappedExample
 					}
+					image, err := backend.NormalizeImage(from)
+					_, other := backend.NormalizeImage(to)
+					if err = cmp.Or(err, other); err != nil {
+						return err.Error(), mappedExample
+					}
+					c.MapImages[image] = to
 				}
 				return "", ""
 			}},
 		&setting{key: keyPool, to: &c.pool, flag: "pool", check: c.countPool},
-		&setting{key: keyMounts, to: &c.mounts, flag: "mount", check: func() (string, string) { // a driver checks the paths
-			if _, err := c.Mounts(); err != nil {
-				return err.Error(), "for example /srv/data:/data, or /srv/data:/data:rw to allow writes"
+		&setting{key: keyMounts, to: mounts, flag: "mount", check: func() (string, string) { // a driver checks the paths
+			c.Mounts = nil
+			for _, text := range *mounts {
+				m, err := parseMount(text)
+				if err != nil {
+					return err.Error(), "for example /srv/data:/data, or /srv/data:/data:rw to allow writes"
+				}
+				c.Mounts = append(c.Mounts, m)
 			}
 			return "", ""
 		}},
@@ -159,7 +232,7 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 // telemetry returns a setting for an OpenTelemetry variable.
 func (c *Config) telemetry(name, variable, fallback string, check func(string) (problem, hint string)) *setting {
 	value := new(string)
-	return &setting{key: keyTelemetry + name, to: value, fallback: fallback, variable: variable,
+	return &setting{key: keyTelemetry + name, to: value, fallback: fallback, variable: variable, trusted: true,
 		check: func() (string, string) {
 			c.Variables[variable] = *value
 			return check(*value)
