@@ -11,13 +11,14 @@ import (
 	"github.com/workcell-dev/workcell/patch"
 )
 
-// TestResultsAtATerminal verifies that names and contents chosen by a sandbox are displayed on a real terminal without
+// TestResultsAtATerminal verifies that names and contents chosen by a sandbox or a server are displayed on a real terminal without
 // effect on it. Pipes receive them unchanged.
 func TestResultsAtATerminal(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")
 	dir, _, _ := endedRuns(t, "run_evil")
 	u.environ = append(u.environ, "WORKCELL_STATE_DIR="+dir)
+	servers := filepath.Join(write(t, map[string]string{"servers.yaml": "servers: {shop: {command: [shop, count]}}"}), "servers.yaml")
 	const evil = "\x1b[2J\x1b]0;title\a\u009b31m\u202eover\rwrite\x7f\u2066\b\U000e0041"
 	file := func(text string) patch.Entry { return patch.Entry{Mode: 0o644, Content: []byte(text)} }
 	p := patch.Compare(patch.Tree{"a": file("old\n")}, patch.Tree{"a": file(evil + "\n"), evil: file(evil), "l": patch.NewLink([]byte("/" + evil))})
@@ -31,14 +32,15 @@ func TestResultsAtATerminal(t *testing.T) {
 		shows string
 		args  []string
 	}{
-		{0, `+\x1b[2J\x1b]0;title\x07\u009b31m\u202eover\x0dwrite\x7f`, []string{"diff", "run_evil"}},
-		{0, `\x1b[2J`, []string{"files", "run_evil"}},
-		{0, `\u009b31m\u202eover`, []string{"files", "run_evil", "-o", "json"}},
-		{0, `\x1b[2J`, []string{"get", "run_evil", "f", "-"}},
-		{7, `skipped: l: the link to /\x1b[2J`, []string{"apply", "run_evil"}},
-		{6, `\x1b[2J`, []string{"get", "run_evil", evil + "/" + evil, "-"}},
+		{0, `\u202e\u009b`, []string{"tools", "call", "shop.count", `{"id": "\u202e\u009b"}`, "--host-tools", servers}},
+		{0, `+\x1b[2J\x1b]0;title\x07\u009b31m\u202eover\x0dwrite\x7f`, []string{"runs", "diff", "run_evil"}},
+		{0, `\x1b[2J`, []string{"runs", "files", "run_evil"}},
+		{0, `\u009b31m\u202eover`, []string{"runs", "files", "run_evil", "-o", "json"}},
+		{0, `\x1b[2J`, []string{"runs", "get", "run_evil", "f", "-"}},
+		{7, `skipped: l: the link to /\x1b[2J`, []string{"runs", "apply", "run_evil"}},
+		{6, `\x1b[2J`, []string{"runs", "get", "run_evil", evil + "/" + evil, "-"}},
 	} {
-		w := openWindow(u, append([]string{"runs"}, c.args...)...)
+		w := openWindow(u, c.args...)
 		for !strings.Contains(w.shown, commandIsOver) {
 			w.shown += <-w.more
 		}

@@ -84,7 +84,7 @@ func (p *Printed[T]) End() error {
 	return p.Command.PrintLines(p.items)
 }
 
-// Contents returns standard output for contents from a sandbox. A terminal must not interpret them. Other
+// Contents returns standard output for contents from a sandbox or a server. A terminal must not interpret them. Other
 // readers get them unchanged.
 func (a *Command) Contents() io.Writer {
 	if _, ok := terminal(a.Stdout); ok {

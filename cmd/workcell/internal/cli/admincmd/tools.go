@@ -26,12 +26,7 @@ import (
 const maxToolArgs = 16 << 20
 
 // Output formats of `tools show`.
-type toolLanguage string
-
-const (
-	asPython toolLanguage = "py"
-	asJSON   toolLanguage = "json"
-)
+const asPython, asJSON = "py", "json"
 
 // toolsOptions are the shared options of the tools commands.
 type toolsOptions struct {
@@ -62,9 +57,7 @@ func newToolsCmd(a *command) *cobra.Command {
 		verb(a.Verb(cli.OutputFlags, &cobra.Command{
 			Use: "ls [SERVER]", Short: "List host tools and their access rules", Args: cobra.MaximumNArgs(1),
 			Example: "  workcell tools ls --host-tools examples/host-tools.yaml --agent examples/agents/order-desk.prompt",
-			RunE: func(cmd *cobra.Command, args []string) error {
-				return o.list(cmd.Context(), strings.Join(args, ""))
-			},
+			RunE:    func(cmd *cobra.Command, args []string) error { return o.list(cmd.Context(), strings.Join(args, "")) },
 		})),
 		show,
 		verb(&cobra.Command{
@@ -93,7 +86,12 @@ func (o *toolsOptions) use(
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	grant := hosttools.Grant{Approver: approver}
-	if grant.Rules, err = o.rules(ctx, r, name); err != nil {
+	if o.agent != "" {
+		grant.Rules, err = o.agentRules(ctx, r)
+	} else {
+		grant.Rules, err = o.allRules(ctx, r, name)
+	}
+	if err != nil {
 		return err
 	}
 	set, err := r.Set(ctx, grant)
@@ -104,24 +102,24 @@ func (o *toolsOptions) use(
 	return fn(set)
 }
 
-// rules returns the rules of the agent. Without an agent, they allow every tool of the available servers matching
-// name.
-func (o *toolsOptions) rules(
-	ctx context.Context, r *hosttools.Registry, name string,
-) (rules hosttools.Rules, err error) {
-	if o.agent != "" {
-		doc, err := tools.CheckAgent(o.agent)
-		if err != nil {
-			return rules, app.Fail(app.ExitInvalid, err, "")
-		}
-		if doc.Sandbox == nil || doc.Sandbox.HostTools == nil {
-			return rules, app.Fail(app.ExitInvalid, fmt.Errorf("%s has no host_tools", o.agent), "")
-		}
-		if err := app.HostToolProblems(ctx, r, doc); err != nil {
-			return rules, app.Fail(app.ExitInvalid, err, "")
-		}
-		return *doc.Sandbox.HostTools, nil
+// agentRules returns the rules of the agent.
+func (o *toolsOptions) agentRules(ctx context.Context, r *hosttools.Registry) (hosttools.Rules, error) {
+	doc, err := tools.CheckAgent(o.agent)
+	if err == nil && (doc.Sandbox == nil || doc.Sandbox.HostTools == nil) {
+		err = fmt.Errorf("%s has no host_tools", o.agent)
 	}
+	if err == nil {
+		err = app.HostToolProblems(ctx, r, doc)
+	}
+	if err != nil {
+		return hosttools.Rules{}, app.Fail(app.ExitInvalid, err, "")
+	}
+	return *doc.Sandbox.HostTools, nil
+}
+
+// allRules returns rules allowing every tool of the available servers matching name.
+func (o *toolsOptions) allRules(ctx context.Context, r *hosttools.Registry, name string) (hosttools.Rules, error) {
+	var rules hosttools.Rules
 	var errs []error
 	servers := slices.DeleteFunc(r.Servers(), func(server string) bool {
 		return name != "" && name != server &&
@@ -156,14 +154,18 @@ type toolRow struct {
 	Description string `json:"description"`
 }
 
-// list prints the tools of a server, or of all servers if server is empty.
-func (o *toolsOptions) list(ctx context.Context, server string) error {
-	return o.use(ctx, server, nil, func(set *hosttools.Set) error {
+// list prints the tools of a server, or the tool with a name, or all tools if name is empty.
+func (o *toolsOptions) list(ctx context.Context, name string) error {
+	return o.use(ctx, name, nil, func(set *hosttools.Set) error {
 		rows := []toolRow{}
 		for _, e := range set.Entries() {
-			if server == "" || e.Tool.Server == server {
+			if name == "" || e.Tool.Server == name || hasName(e.Tool, name) {
 				rows = append(rows, toolRow{e.Tool.FullName(), e.Decision, e.MaxCalls, e.Tool.Description})
 			}
+		}
+		if name != "" && len(rows) == 0 {
+			_, err := named(set, name)
+			return err
 		}
 		return cli.PrintList(o.Command, rows, []string{"TOOL", "DECISION", "DESCRIPTION"}, func(r toolRow) []string {
 			return []string{r.Tool, r.Decision, sanitize.Cut(r.Description, 80)}
@@ -171,11 +173,14 @@ func (o *toolsOptions) list(ctx context.Context, server string) error {
 	})
 }
 
+// hasName reports whether name is one of the two names of a tool.
+func hasName(t hosttools.Tool, name string) bool { return t.FullName() == name || t.MCPName() == name }
+
 // named returns the tool of a set by either name.
 func named(set *hosttools.Set, name string) (hosttools.Tool, error) {
 	var known []string
 	for _, t := range set.Tools() {
-		if t.FullName() == name || t.MCPName() == name {
+		if hasName(t, name) {
 			return t, nil
 		}
 		known = append(known, t.FullName())
@@ -184,7 +189,7 @@ func named(set *hosttools.Set, name string) (hosttools.Tool, error) {
 	return hosttools.Tool{}, app.Fail(app.ExitNotFound, fmt.Errorf("tool %q not found", name), todo)
 }
 
-func (o *toolsOptions) show(ctx context.Context, name string, as toolLanguage) error {
+func (o *toolsOptions) show(ctx context.Context, name, as string) error {
 	return o.use(ctx, name, nil, func(set *hosttools.Set) error {
 		t, err := named(set, name)
 		if err != nil {
@@ -194,7 +199,7 @@ func (o *toolsOptions) show(ctx context.Context, name string, as toolLanguage) e
 		if as == asJSON {
 			text = t.JSON()
 		}
-		_, err = fmt.Fprintln(o.Stdout, strings.TrimRight(text, "\n"))
+		_, err = fmt.Fprintln(o.Contents(), strings.TrimRight(text, "\n"))
 		return err
 	})
 }
@@ -218,11 +223,8 @@ func (o *toolsOptions) call(ctx context.Context, name, args string) error {
 		if reply.Error != nil {
 			return app.Fail(toolExit(reply.Error.Code), reply.Error, reply.Error.Remediation)
 		}
-		text := reply.Text
-		if len(reply.Data) > 0 {
-			text = string(reply.Data)
-		}
-		_, err := fmt.Fprintln(o.Stdout, strings.TrimRight(text, "\n"))
+		text := cmp.Or(string(reply.Data), reply.Text)
+		_, err := fmt.Fprintln(o.Contents(), strings.TrimRight(text, "\n"))
 		return err
 	})
 }

@@ -73,7 +73,7 @@ func (a *command) drawTrace(ctx context.Context, j runstore.Store, id, out strin
 		if err != nil {
 			return err
 		}
-		_, err = a.Stdout.Write(doc)
+		_, err = a.Contents().Write(doc)
 		return err
 	}
 	traces, err := runtrace.Read(file)
@@ -84,7 +84,7 @@ func (a *command) drawTrace(ctx context.Context, j runstore.Store, id, out strin
 		if n := len(traces); n > 1 {
 			a.Notice("run %s was resumed; the image shows the last of its %d traces, -o text shows all", r.ID, n)
 		}
-		return traces[len(traces)-1].SVG(a.Stdout, r.Workflow+" · "+r.ID, runtrace.Options{All: all})
+		return traces[len(traces)-1].SVG(a.Contents(), r.Workflow+" · "+r.ID, runtrace.Options{All: all})
 	}
 	for i, t := range traces {
 		if i > 0 {
