@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"strings"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
@@ -45,12 +46,17 @@ func (b *driver) accountMounts(p *plan, img *image) []mount.Mount {
 	return ms
 }
 
-// createNamed creates the container. If the account files are missing, the engine rejects the mounts; createNamed then
-// writes the files and tries again. If the engine stores volumes in another directory, the sandbox runs without the
-// files.
-func (c *creation) createNamed(ctx context.Context, create func() error) error {
+// refusesMount reports whether the engine refused a mount, for example because the source does not exist.
+func refusesMount(err error) bool {
+	return errors.Is(err, backend.ErrInvalid) && strings.Contains(strings.ToLower(err.Error()), "mount")
+}
+
+// createWithAccounts creates the container. If the account files are missing, the engine refuses the mounts;
+// createWithAccounts then writes the files and tries again. If the engine stores volumes in another directory, the
+// sandbox runs without the files.
+func (c *creation) createWithAccounts(ctx context.Context, create func() error) error {
 	err := create()
-	if !errors.Is(err, backend.ErrInvalid) || len(c.b.accountMounts(c.p, c.img)) == 0 {
+	if !refusesMount(err) || len(c.b.accountMounts(c.p, c.img)) == 0 {
 		return err
 	}
 	v := c.b.guest.of(c.p.engine.runtime(c.p.Spec))
@@ -58,13 +64,13 @@ func (c *creation) createNamed(ctx context.Context, create func() error) error {
 		return c.b.calls.Fail(ctx, "prepare guest", err)
 	}
 	defer v.lock.Release(1)
-	if err = create(); !errors.Is(err, backend.ErrInvalid) { // another creation has written them
+	if err = create(); !refusesMount(err) { // another creation has written them
 		return err
 	}
 	if err := c.b.writeAccounts(ctx, c.p, c.img); err != nil {
 		return err
 	}
-	if err = create(); errors.Is(err, backend.ErrInvalid) {
+	if err = create(); refusesMount(err) {
 		c.p.unnamed = true
 		if err = create(); err == nil {
 			c.b.guest.unnamed.Store(true)
@@ -99,11 +105,7 @@ func (b *driver) writeAccounts(ctx context.Context, p *plan, img *image) (err er
 		return fmt.Errorf("docker: pack the users of an image: %w", err)
 	}
 	h := helper{labels: v.labels(backend.RoleInit), host: quietHost(v.mount(false))}
-	return b.withHelper(ctx, h, func(id string) error {
-		return b.calls.Do(ctx, "copy users", func(ctx context.Context) error {
-			return b.api.CopyToContainer(ctx, id, guestDir, &buf, container.CopyToContainerOptions{})
-		})
-	})
+	return b.withHelper(ctx, h, func(id string) error { return b.copyTo(ctx, "copy users", id, guestDir, &buf) })
 }
 
 // readAccounts reads the accounts of an image. The image may have any type of file at the paths of the accounts. Images

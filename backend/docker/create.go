@@ -14,6 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -27,9 +28,9 @@ type creation struct {
 	img   *image
 	nonce string
 
-	tried    bool                        // a container, and possibly a volume, was requested
-	id       string                      // ID of the container, once known
-	prepared func(context.Context) error // removes the helper container of the workspace
+	requested bool                        // a container, and possibly a volume, was requested
+	id        string                      // ID of the container, once known
+	prepared  func(context.Context) error // removes the helper container of the workspace; may be nil
 }
 
 // Create creates a sandbox and starts it.
@@ -51,44 +52,49 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 			err = b.calls.Undo(ctx, p.Spec.ID, err, c.rollback)
 		}
 	}()
-	if err := c.make(ctx); err != nil {
-		return backend.Info{}, c.why(ctx, err)
+	if err := c.start(ctx); err != nil {
+		return backend.Info{}, c.explain(ctx, err)
 	}
 	info, err := c.verify(ctx)
 	if err != nil {
-		return backend.Info{}, c.why(ctx, err)
+		return backend.Info{}, c.explain(ctx, err)
 	}
 	b.workspaces.Store(c.id, p.volume)
-	if remove := c.prepared; remove != nil {
-		b.calls.Background(ctx, func(ctx context.Context) {
-			select { // the caller's first command has priority over cleanup
-			case <-time.After(tidyDelay):
-			case <-b.calls.Life().Done():
-			}
-			if err := remove(ctx); err != nil {
-				b.log.Warn("docker: cannot remove an init container", "session", p.Spec.ID, "error", err)
-			}
-		})
-	}
+	c.tidyLater(ctx)
 	return info, nil
 }
 
-// make creates the container. It then starts the container and sets the owner of a new workspace concurrently.
-func (c *creation) make(ctx context.Context) error {
+// tidyLater removes the helper container of the workspace in the background.
+func (c *creation) tidyLater(ctx context.Context) {
+	if c.prepared == nil {
+		return
+	}
+	c.b.calls.Background(ctx, func(ctx context.Context) {
+		bound.Pause(c.b.calls.Life(), tidyDelay) // the caller's first command has priority over cleanup
+		if err := c.prepared(ctx); err != nil {
+			c.b.log.Warn("docker: cannot remove an init container", "session", c.p.Spec.ID, "error", err)
+		}
+	})
+}
+
+// start creates the container. It then launches the container and sets the owner of a new workspace concurrently.
+func (c *creation) start(ctx context.Context) error {
 	if c.p.Spec.Network == backend.NetworkBridge {
 		if err := c.b.ensureNetwork(ctx); err != nil {
 			return err
 		}
 	}
-	if err := c.createContainer(ctx); err != nil {
+	if err := c.requestContainer(ctx); err != nil {
 		return err
 	}
 	workspace, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
-	if err == nil && workspace != claimMade {
-		err = c.b.removeTerminals(ctx, c.p.volume)
-	}
 	if err != nil {
 		return err
+	}
+	if workspace != claimMade {
+		if err := c.b.removeTerminals(ctx, c.p.volume); err != nil {
+			return err
+		}
 	}
 	if workspace != claimUsed && c.p.Spec.Fork != nil {
 		if err := c.forkFiles(ctx); err != nil {
@@ -97,8 +103,7 @@ func (c *creation) make(ctx context.Context) error {
 		return c.launch(ctx)
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		var err error
+	g.Go(func() (err error) {
 		c.prepared, err = c.b.prepareWorkspace(gctx, c.p)
 		return err
 	})
@@ -122,9 +127,9 @@ func (c *creation) launch(ctx context.Context) error {
 	return err
 }
 
-// why returns the real reason of a failure: the end of ctx, or the removal of the sandbox. If an object needed by the
+// explain returns the real reason of a failure: the end of ctx, or the removal of the sandbox. If an object needed by the
 // sandbox is missing, for example its network, the error must not look like a missing sandbox.
-func (c *creation) why(ctx context.Context, err error) error {
+func (c *creation) explain(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return c.b.calls.Fail(ctx, "create", ctx.Err())
@@ -147,20 +152,25 @@ func (b *driver) isRemoved(ctx context.Context, id string) bool {
 	return res.State.Dead || res.State.Status == container.StateRemoving
 }
 
-func (c *creation) createContainer(ctx context.Context) error {
+// requestContainer creates the container, which is not started yet.
+func (c *creation) requestContainer(ctx context.Context) error {
 	c.p.labels[labelNonce] = c.nonce
-	c.tried = true
+	c.requested = true
 	platform := &ocispec.Platform{OS: "linux", Architecture: c.p.engine.arch}
-	err := c.createNamed(ctx, func() (err error) {
+	return c.requestError(c.createWithAccounts(ctx, func() (err error) {
 		config, host := c.b.containerConfig(c.p), c.b.hostConfig(c.p, c.img, c.nonce)
 		c.id, err = c.b.createContainer(ctx, "create container", c.p.name, config, host, platform)
 		return err
-	})
+	}))
+}
+
+// requestError returns the error of Create for an error of requestContainer's request.
+func (c *creation) requestError(err error) error {
 	switch {
 	case errors.Is(err, backend.ErrNotFound) && c.p.installed != "": // removed, perhaps by another process
 		c.b.installed.Delete(c.p.installed)
 		return c.b.calls.NoEnvironment(c.p.Plan)
-	case errors.Is(err, backend.ErrInvalid) && len(c.p.Spec.Mounts) > 0: // the text contains host directories
+	case refusesMount(err) && len(c.p.Spec.Mounts) > 0: // the text may contain host directories
 		return fmt.Errorf("docker: a directory to mount does not exist on the engine's host: %w", backend.ErrInvalid)
 	case errors.Is(err, backend.ErrNotFound):
 		return fmt.Errorf("docker: image %s was removed during the call: %w", c.p.Image, backend.ErrImage)
@@ -183,10 +193,8 @@ func (b *driver) createContainer(ctx context.Context, what, name string, config 
 // startContainer starts a container. If another program emptied the guest volume, for example with docker volume prune,
 // startContainer fills the volume again.
 func (b *driver) startContainer(ctx context.Context, id string) error {
-	start := func() error {
-		return b.calls.Do(ctx, "start container", kit.Bind(b.api.ContainerStart, id, container.StartOptions{}))
-	}
-	err := start()
+	start := kit.Bind(b.api.ContainerStart, id, container.StartOptions{})
+	err := b.calls.Do(ctx, "start container", start)
 	if err == nil || ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) ||
 		errors.Is(err, backend.ErrNotFound) && b.isRemoved(ctx, id) {
 		return err
@@ -196,17 +204,16 @@ func (b *driver) startContainer(ctx context.Context, id string) error {
 		return err
 	}
 	volume := b.guest.of(res.HostConfig.Runtime)
-	volume.ready.Store(false)
 	whole, werr := b.guestWhole(ctx, id)
+	volume.ready.Store(whole)
 	if whole || werr != nil {
-		volume.ready.Store(whole)
 		return err
 	}
 	b.log.Warn("docker: the guest agent's volume is empty, filling it again")
 	if err := b.ensureGuest(ctx, volume, id); err != nil {
 		return err
 	}
-	return start()
+	return b.calls.Do(ctx, "start container", start)
 }
 
 // verify describes the running sandbox. It verifies the identity of the image and the filter of the network.
@@ -238,10 +245,7 @@ func (c *creation) sameImage(ctx context.Context, id string) (bool, error) {
 		return true, nil
 	}
 	res, err := c.b.inspectRef(ctx, id)
-	if errors.Is(err, backend.ErrNotFound) {
-		return false, nil
-	}
-	return err == nil && res.ID == c.img.id, err
+	return err == nil && res.ID == c.img.id, kit.Ignore(err, backend.ErrNotFound)
 }
 
 // rollback removes the created objects.
@@ -250,14 +254,14 @@ func (c *creation) rollback(ctx context.Context) error {
 	if c.prepared != nil {
 		errs = append(errs, c.prepared(ctx))
 	}
-	if c.id == "" && c.tried {
+	if c.id == "" && c.requested {
 		errs = append(errs, c.findContainer(ctx))
 	}
 	if c.id != "" {
 		errs = append(errs, c.b.removeContainer(ctx, c.id))
 		c.b.network.guarded.Delete(c.id)
 	}
-	if c.tried { // the engine keeps an anonymous volume if it reads the container's files at this moment
+	if c.requested { // the engine keeps an anonymous volume if it reads the container's files at this moment
 		errs = append(errs, c.b.removeTerminals(ctx, c.p.volume), c.dropWorkspace(ctx))
 	}
 	return errors.Join(errs...)

@@ -68,9 +68,7 @@ func (b *driver) prepareBuilding(ctx context.Context, id string, o kit.User) err
 	if err != nil {
 		return err
 	}
-	return b.calls.Do(ctx, "create the installation directory", func(ctx context.Context) error {
-		return b.api.CopyToContainer(ctx, id, "/", files, container.CopyToContainerOptions{})
-	})
+	return b.copyTo(ctx, "create the installation directory", id, "/", files)
 }
 
 // CommitEnvironment saves the root of a sandbox as an image.

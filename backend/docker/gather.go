@@ -23,9 +23,9 @@ const (
 type gatherer struct {
 	r     io.Reader
 	since time.Time
-	bytes int  // bytes since then
-	much  bool // the rate was high in the last window
-	short bool // the last read did not fill the buffer
+	bytes int  // bytes read since then
+	bulk  bool // the rate was high in the last window
+	short bool // the last read filled less than half of the buffer
 }
 
 // newGatherer returns a gatherer for r. Callers should pass buffers for several small steps, for example with a 64 KiB
@@ -34,14 +34,14 @@ func newGatherer(r io.Reader) *gatherer { return &gatherer{r: r, since: time.Now
 
 // Read reads at most len(p) bytes, like the Read method of the stream.
 func (g *gatherer) Read(p []byte) (int, error) {
-	if g.much && g.short {
+	if g.bulk && g.short {
 		time.Sleep(gatherWait)
 	}
 	n, err := g.r.Read(p)
 	g.bytes += n
 	g.short = n < len(p)/2
 	if took := time.Since(g.since); took >= gatherWindow {
-		g.much = float64(g.bytes) >= bulkRate*took.Seconds()
+		g.bulk = float64(g.bytes) >= bulkRate*took.Seconds()
 		g.since, g.bytes = g.since.Add(took), 0
 	}
 	return n, err

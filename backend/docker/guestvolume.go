@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/api/types/volume"
 	"golang.org/x/sync/semaphore"
@@ -165,9 +164,7 @@ func (b *driver) copyGuest(ctx context.Context, v *guestVolume, id string) error
 	if err != nil {
 		return fmt.Errorf("docker: pack the guest agent: %w", err)
 	}
-	if err := b.calls.Do(ctx, "copy guest", func(ctx context.Context) error {
-		return b.api.CopyToContainer(ctx, id, guestDir, &buf, container.CopyToContainerOptions{})
-	}); err != nil {
+	if err := b.copyTo(ctx, "copy guest", id, guestDir, &buf); err != nil {
 		return err
 	}
 	st, err := b.statPath(ctx, id, embed.Path)
@@ -197,16 +194,9 @@ func (b *driver) removeOldGuests(ctx context.Context) {
 // isOld reports whether a volume has the guest agent of another version and is older than the grace period.
 func (vs *guestVolumes) isOld(v *volume.Volume) bool {
 	other := guestVolume{guest: &backend.Guest{Version: v.Labels[backend.LabelGuest]}}
-	if v.Name != string(other.name()) { // another program may use the labels
-		return false
-	}
-	if other.name() == vs.plain.name() || other.name() == vs.readable.name() {
-		return false
-	}
+	ours := v.Name == string(other.name()) // another program may use the labels
+	current := other.name() == vs.plain.name() || other.name() == vs.readable.name()
 	created, err := time.Parse(time.RFC3339, v.CreatedAt)
-	if err != nil {
-		return false
-	}
 	// The engine's clock may differ from the local clock, but by much less than the grace period.
-	return time.Since(created) >= vs.grace
+	return ours && !current && err == nil && time.Since(created) >= vs.grace
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 
 	"github.com/docker/docker/api/types/container"
@@ -27,6 +28,13 @@ func (b *driver) inspect(ctx context.Context, id string) (container.InspectRespo
 func (b *driver) statPath(ctx context.Context, id, path string) (container.PathStat, error) {
 	return kit.Call(ctx, b.calls, "inspect file", func(ctx context.Context) (container.PathStat, error) {
 		return b.api.ContainerStatPath(ctx, id, path)
+	})
+}
+
+// copyTo writes a tar archive to a directory of a container.
+func (b *driver) copyTo(ctx context.Context, what, id, dir string, files io.Reader) error {
+	return b.calls.Do(ctx, what, func(ctx context.Context) error {
+		return b.api.CopyToContainer(ctx, id, dir, files, container.CopyToContainerOptions{})
 	})
 }
 

@@ -1,0 +1,23 @@
+package docker
+
+import (
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+)
+
+// TestRefusedCreation verifies that only a refused mount is reported as a missing directory.
+func TestRefusedCreation(t *testing.T) {
+	t.Parallel()
+	p := &plan{Plan: &kit.Plan{Spec: backend.Spec{Mounts: []backend.Mount{{Source: "/srv"}}}}}
+	for detail, want := range map[string]string{
+		`invalid mount config for type "bind": bind source path does not exist: <path>`: "docker: a directory to mount does not exist on the engine's host: invalid argument",
+		"Minimum memory limit allowed is 6MB":                                           "docker: create container: invalid argument: Minimum memory limit allowed is 6MB",
+	} {
+		err := (&creation{p: p}).requestError(&kit.Error{Driver: "docker", What: "create container", Kind: backend.ErrInvalid, Detail: detail})
+		if err.Error() != want {
+			t.Errorf("got %q, want %q", err, want)
+		}
+	}
+}
