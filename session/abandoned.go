@@ -44,7 +44,7 @@ func (m *Manager) closeOrphans(ctx context.Context, scope record.Scope) error {
 // except with Options.Join.
 func (m *Manager) endUnowned(ctx context.Context, rec record.Record, event owner.Event) error {
 	err := m.keeper.EndUnowned(ctx, rec, event)
-	if m.opts.Join && errors.Is(err, custody.ErrHeld) {
+	if m.opts.Join && errors.Is(err, custody.ErrOpenElsewhere) {
 		err = m.keeper.RemoveHeld(ctx, rec.ID, event)
 	}
 	if errors.Is(err, backend.ErrExists) {

@@ -1,10 +1,10 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -27,20 +27,20 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 			return nil, err
 		}
 	}
-	start, logged := time.Now(), false
-	began := start
+	began, logged := time.Now(), false
+	phase := began // the start of the wait for the current holder
 	for {
 		err := put()
 		if !errors.Is(err, backend.ErrExists) || errors.Is(err, record.ErrOwnerLost) {
 			return nil, err
 		}
 		adopted, err := m.adopt(ctx, s.key, req)
-		switch {
-		case adopted != nil || err != nil && time.Since(began) >= m.waitFor(s.key, err):
+		if err == nil || !m.keepsWaiting(s.key, err, time.Since(phase)) {
 			return adopted, err
-		case errors.Is(err, custody.ErrInTransition) && m.awaits(s.key):
-			began = time.Now() // the other process has created the sandbox and gets time to release it
-			if !logged && time.Since(start) >= silentWait {
+		}
+		if errors.Is(err, custody.ErrInTransition) && m.awaits(s.key) {
+			phase = time.Now() // the other process has created the sandbox and gets time to release it
+			if !logged && time.Since(began) >= silentWait {
 				logged = true
 				m.log.WarnContext(ctx, "waiting for another process to open or remove the sandbox", "key", s.key.String())
 			}
@@ -55,25 +55,22 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 // processes may open a named sandbox, so openers of named sandboxes always wait.
 func (m *Manager) awaits(key Key) bool { return m.opts.Join || key.Namespace == record.NamespaceUser }
 
-// waitFor returns how long to wait if adopting a key's sandbox fails with err.
-func (m *Manager) waitFor(key Key, err error) time.Duration {
-	named := m.awaits(key)
+// keepsWaiting reports whether to try again after adopting a key's sandbox failed with err.
+func (m *Manager) keepsWaiting(key Key, err error, waited time.Duration) bool {
 	switch {
-	case errors.Is(err, custody.ErrInTransition) && named:
-		return math.MaxInt64 // until the caller's context ends
 	case errors.Is(err, custody.ErrInTransition):
-		return custody.Lifetimes.Transition
-	case errors.Is(err, custody.ErrHeld) && named:
-		return custody.Lifetimes.Handover
+		return m.awaits(key) || waited < custody.Lifetimes.Transition
+	case errors.Is(err, custody.ErrOpenElsewhere):
+		return m.awaits(key) && waited < custody.Lifetimes.Handover
 	}
-	return 0
+	return errors.Is(err, errAgain)
 }
 
-// adopt adopts the sandbox of a key whose owner is dead. If it returns neither a session nor an error, look again.
+// adopt adopts the sandbox of a key whose owner is dead. If the key has no sandbox any more, it returns errAgain.
 func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, error) {
 	rec, err := m.keeper.Holder(ctx, key)
 	if errors.Is(err, backend.ErrNotFound) {
-		return nil, nil
+		return nil, errAgain
 	}
 	if err != nil {
 		return nil, err
@@ -83,18 +80,18 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 			text := fmt.Sprintf("the removal of sandbox %s is not recorded yet", rec.ID)
 			return nil, &sanitize.Error{Text: text, Err: record.ErrHeld}
 		}
-		return nil, nil // this manager is removing it
+		return nil, errAgain // this manager is removing it
 	}
 	taken, err := m.keeper.TakeUnowned(ctx, rec)
-	if m.opts.Join && errors.Is(err, custody.ErrHeld) {
+	if m.opts.Join && errors.Is(err, custody.ErrOpenElsewhere) {
 		return m.join(ctx, rec, req)
 	}
 	if err != nil {
 		return nil, err
 	}
 	s, err := m.openAdopted(ctx, &taken, key, req)
-	if s == nil && err == nil {
-		return nil, m.keeper.Delete(context.WithoutCancel(ctx), taken)
+	if errors.Is(err, errAgain) {
+		return nil, cmp.Or(m.keeper.Delete(context.WithoutCancel(ctx), taken), errAgain)
 	}
 	if err != nil {
 		taken.Owner = ""
@@ -105,11 +102,11 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 
 // openAdopted returns a session for a recorded sandbox. It starts the sandbox if the sandbox is stopped. The caller
 // must store the changes to rec even if openAdopted fails. If the sandbox does not exist or was never finished,
-// openAdopted returns neither a session nor an error. If the engine lost a named sandbox whose removal was not
+// openAdopted returns errAgain, and the caller must delete rec. If the engine lost a named sandbox whose removal was not
 // requested, openAdopted recreates the sandbox, because the workspace may still exist.
 func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, req Request) (*Session, error) {
 	if rec.State != record.Ready {
-		return nil, nil
+		return nil, errAgain
 	}
 	engine, err := m.keeper.FindRecorded(ctx, *rec)
 	if errors.Is(err, backend.ErrNotFound) {
@@ -140,6 +137,9 @@ func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, 
 		}
 		return m.recreate(ctx, *rec, req)
 	}
+	if err := m.canStop(req.IdlePolicy, engine.Limits, engine.Workspace); err != nil {
+		return nil, err
+	}
 	if fresh {
 		if err := m.keeper.Resume(ctx, rec, engine.ID); err != nil {
 			return nil, err
@@ -149,12 +149,9 @@ func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, 
 	if err != nil {
 		return nil, err
 	}
-	if err := m.canStop(req.IdlePolicy, s.engine.Limits, s.engine.Workspace); err != nil {
-		return nil, err
-	}
 	err = s.connect(ctx)
 	if err == nil {
-		err = s.prepare(ctx, false, req.OnAdopt)
+		err = s.settle(ctx, false, req.OnAdopt)
 	}
 	if err != nil {
 		s.control.Close()
@@ -196,7 +193,3 @@ func foundRequest(engine backend.Info) Request {
 		Mounts: mounts, Caches: caches, IdleTimeout: -1, ExecTimeout: sandbox.DefaultExecTimeout,
 	}
 }
-
-// errForged reports a sandbox whose labels alone do not prove membership in this instance.
-var errForged error = &sanitize.Error{Err: backend.ErrPermission,
-	Text: "the sandbox has no record in this store, and other users of this engine can create one with its labels"}

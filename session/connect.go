@@ -126,6 +126,10 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	return s, nil
 }
 
+// errForged reports a sandbox whose labels alone do not prove membership in this instance.
+var errForged error = &sanitize.Error{Err: backend.ErrPermission,
+	Text: "the sandbox has no record in this store, and other users of this engine can create one with its labels"}
+
 // join returns a session for a recorded sandbox of another living process, for Options.Join. If the process has no
 // running sandbox and is about to notice this, join returns custody.ErrInTransition.
 func (m *Manager) join(ctx context.Context, rec record.Record, req Request) (*Session, error) {

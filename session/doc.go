@@ -35,6 +35,15 @@
 // line, an environment, file contents, or an error text.
 package session
 
+// Open of a key without a session takes this path:
+//
+//   - prepare completes the request, and tryOpen starts a creation (launch, create) or waits for a running one.
+//   - provide takes a pooled sandbox or calls build. build reserves the key in the store.
+//   - If the key has a sandbox, reserve adopts it (adopt, openAdopted). openAdopted starts the sandbox, or replaces it
+//     with the existing workspace (rebuild, recreate, createOver).
+//   - Otherwise, make creates the sandbox, and begin connects to it.
+//   - settle calls the functions of the request and records the sandbox as ready.
+
 // Lock order, outermost first:
 //
 //  1. Manager.mu.

@@ -458,14 +458,14 @@ func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 		}
 	}
 	if err == nil {
-		err = s.prepare(ctx, true, req.Prepare)
+		err = s.settle(ctx, true, req.Prepare)
 	}
 	return err
 }
 
-// prepare completes a sandbox for the first or next opener and records it as ready. If the sandbox is lost before, the
+// settle completes a sandbox for the first or next opener and records it as ready. If the sandbox is lost before, the
 // opener removes it or leaves it as it was.
-func (s *Session) prepare(ctx context.Context, fresh bool, with func(context.Context, *Session) error) error {
+func (s *Session) settle(ctx context.Context, fresh bool, with func(context.Context, *Session) error) error {
 	err := s.control.OpenEgress(ctx)
 	if err == nil && fresh {
 		s.beginCaches(ctx)

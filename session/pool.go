@@ -285,7 +285,7 @@ func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *poole
 		s.engine = ready.engineOf(s)
 		s.control.Take(ready.session.control, s.engine, s.imageEnv())
 		if !plain {
-			err = s.prepare(ctx, true, req.Prepare)
+			err = s.settle(ctx, true, req.Prepare)
 		}
 	}
 	if err == nil && other == nil {

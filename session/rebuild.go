@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,9 +110,7 @@ func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) 
 		return backend.Info{}, err
 	}
 	info, err := m.make(ctx, s, req)
-	if err != nil {
-		err = engineError(err)
-	} else {
+	if err = engineError(err); err == nil {
 		s.engine = info
 		err = s.connect(ctx)
 	}
@@ -124,11 +123,11 @@ func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) 
 
 // recreate creates a sandbox missing on the engine again. It reuses the workspace. A named sandbox's workspace may be
 // missing, a run's workspace is known to exist. The configuration must be unchanged, unless req requests a rebuild. If
-// no part of the sandbox is left, recreate returns neither a session nor an error.
+// no part of the sandbox is left, recreate returns errAgain.
 func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) (*Session, error) {
 	named := rec.Key.Namespace == record.NamespaceUser
 	if !named && !rec.WorkspaceOnly() {
-		return nil, nil
+		return nil, errAgain
 	}
 	conflict := gone(rec, req)
 	req, beyond := asWas(rec, req)
@@ -138,7 +137,7 @@ func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) 
 	if !same || rec.WorkspaceOnly() {
 		there, known, err := m.keeper.LookForWorkspace(ctx, rec.ID)
 		if !there && (known || !named) || err != nil {
-			return nil, err
+			return nil, cmp.Or(err, errAgain)
 		}
 	}
 	if conflict != nil && req.Mode != OpenRebuild && !(named && rec.KeepWorkspace) {

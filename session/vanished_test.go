@@ -339,6 +339,27 @@ func TestFailedStartSuspendsAgain(t *testing.T) {
 	}
 }
 
+// inMemory is an engine with workspaces in memory, contrary to the capabilities.
+type inMemory struct{ *engine }
+
+func (e inMemory) Capabilities() backend.Capabilities { return backend.Capabilities{Persistent: true} }
+
+// TestRefusedPolicyStartsNothing verifies that a stopped sandbox stays stopped if Open refuses the idle policy.
+func TestRefusedPolicyStartsNothing(t *testing.T) {
+	t.Parallel()
+	e, opts, key, req := newEngine(t), shared(), session.UserKey("lab"), testImage()
+	req.Limits.WorkspaceBytes = 1 << 30
+	first := dying(t, e, opts)
+	b, _ := e.fakeSandbox(openAs(t, first, key, req).Info().EngineID)
+	must(t, first.Detach(t.Context()))
+	b.murder()
+	req.IdlePolicy = record.IdleStop
+	_, _, err := newManager(t, inMemory{e}, opts).Open(t.Context(), key, req)
+	if !errors.Is(err, backend.ErrUnsupported) || b.process().state() != backend.StateStopped {
+		t.Errorf("Open = %v, and the sandbox is %s", err, b.process().state())
+	}
+}
+
 // TestLostAndStarted verifies that a lost sandbox with IdleStop is available to the next opener of its key, with its
 // files. The process that lost the sandbox may remove it only if no other process has taken it.
 func TestLostAndStarted(t *testing.T) {

@@ -108,14 +108,14 @@ func (k *Keeper) NoOwner() string {
 	return k.Owner
 }
 
-// isFree returns ErrInTransition or ErrHeld if a living process owns the record.
+// isFree returns ErrInTransition or ErrOpenElsewhere if a living process owns the record.
 func (k *Keeper) isFree(ctx context.Context, rec record.Record) error {
 	lives, err := k.Store.Lives(ctx, rec.Owner)
 	switch {
 	case lives && err == nil && inTransition(rec, k.Now()):
 		return ErrInTransition
 	case lives && err == nil:
-		return ErrHeld
+		return ErrOpenElsewhere
 	}
 	return err
 }
@@ -260,8 +260,8 @@ func (k *Keeper) LeavesWorkspace(rec record.Record) bool {
 // ErrNoSandbox is the error for every id hidden from the caller, whether the id exists or not.
 var ErrNoSandbox = fmt.Errorf("%w: sandbox not found", backend.ErrNotFound)
 
-// ErrHeld reports a living owner of the key's sandbox.
-var ErrHeld error = &sanitize.Error{Text: "the sandbox is open in another process", Err: record.ErrHeld}
+// ErrOpenElsewhere reports a living owner of the key's sandbox.
+var ErrOpenElsewhere error = &sanitize.Error{Text: "the sandbox is open in another process", Err: record.ErrHeld}
 
 // ErrInTransition reports a creation or removal of the key's sandbox by a living process.
 var ErrInTransition error = &sanitize.Error{
