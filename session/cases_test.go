@@ -172,8 +172,7 @@ func terminalsRefused(t *testing.T, s *session.Session) {
 // key again.
 func TestReapedToSuspend(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	m, clock := newTimed(t, e, opts)
 	req := testImage()
 	req.IdlePolicy = record.IdleStop

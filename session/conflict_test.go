@@ -20,8 +20,7 @@ import (
 func TestConflictNamesFields(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	key := session.UserKey("lab")
 	first := newManager(t, e, opts)
 	made := session.Request{Image: "test:1", Limits: backend.Limits{MemoryBytes: 64 * mib}}
@@ -105,8 +104,7 @@ func TestConflictWithoutRecord(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEngine(t)
-			opts := shared()
+			e, opts := newEngine(t), shared()
 			m := newManager(t, e, opts)
 			s := openAs(t, m, key, made)
 			must(t, m.Detach(t.Context()))

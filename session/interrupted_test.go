@@ -36,8 +36,7 @@ func TestInterrupted(t *testing.T) {
 	for name, left := range map[string]bool{"idle": false, "background process": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEngine(t)
-			opts := shared()
+			e, opts := newEngine(t), shared()
 			first := dying(t, e, opts)
 			s := mustOpen(t, first, runKey)
 			if left {
@@ -80,8 +79,7 @@ const background = "setsid sh -c 'while [ ! -e stop ]; do sleep 0.05; done' >/de
 // sandboxes that were not opened since.
 func TestCloseOrphans(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	first := dying(t, e, opts)
 	kept := testImage()
 	kept.Retention = time.Hour
@@ -126,8 +124,7 @@ func TestConnectedIsKept(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEngine(t)
-			opts := shared()
+			e, opts := newEngine(t), shared()
 			m, other := newManager(t, e, opts), newManager(t, e, opts)
 			c, first := newClock(m), m
 			if !test.own {

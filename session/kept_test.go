@@ -28,8 +28,7 @@ func recordOf(t *testing.T, store record.Store, id string) record.Record {
 // replaced, recreated, or swept, and it can be removed.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	key := session.UserKey("lab")
 	first := dying(t, e, opts)
 	s := mustOpen(t, first, key)
@@ -64,8 +63,7 @@ func TestUnreadable(t *testing.T) {
 // again, it is found.
 func TestLostForAWhile(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	m := newManager(t, e, opts)
 	key := session.UserKey("lab")
 	rec := record.Record{ID: "sbx_" + record.NewID(), Key: key, Engine: e.Name(), EngineID: "engine-away", State: record.Ready,
@@ -96,8 +94,7 @@ func TestLostForAWhile(t *testing.T) {
 // TestCallsUnderWayAreAUse verifies that a session's record does not expire during a call, only after the last call.
 func TestCallsUnderWayAreAUse(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	m, clock := newTimed(t, e, opts)
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
 	done := make(chan error, 1)
@@ -128,8 +125,7 @@ func TestFoundWithoutRecord(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEngine(t)
-			opts := shared()
+			e, opts := newEngine(t), shared()
 			opts.Store = test.store
 			m := newManager(t, e, opts)
 			plant(t, e, nil, record.Record{Key: session.UserKey("lab")})
@@ -145,8 +141,7 @@ func TestFoundWithoutRecord(t *testing.T) {
 // be the last used.
 func TestNewestWithoutRecord(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	m := newManager(t, e, opts)
 	key := session.WorkflowKey("run_1", "default")
 	older := plant(t, e, opts.Store, record.Record{Key: key, Created: time.Now().Add(-2 * time.Hour)})
@@ -161,8 +156,7 @@ func TestNewestWithoutRecord(t *testing.T) {
 // because it may be in use.
 func TestSilentSandboxIsKept(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	first := dying(t, e, opts)
 	s := mustOpen(t, first, session.WorkflowKey("run_1", "default"))
 	run(t, s, sandbox.ExecRequest{Command: "sleep 1000", Background: true})
@@ -210,8 +204,7 @@ func (e stuck) Remove(ctx context.Context, _ string, _ backend.RemoveOptions) er
 // the next manager removes it.
 func TestExitWaitsForNoRemoval(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	rec := plant(t, e, opts.Store, record.Record{Key: session.WorkflowKey("run_1", "default"), State: record.Ready, Owner: "dead",
 		Expires: time.Now().Add(-time.Minute)})
 	sweeping := *opts

@@ -279,8 +279,7 @@ func TestOtherProcess(t *testing.T) {
 // TestRollbackIsAwaited verifies that new connections wait for the end of a rollback.
 func TestRollbackIsAwaited(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	s := mustOpen(t, newManager(t, e, opts), session.WorkflowKey("run_1", "default"))
 	var left atomic.Int64
 	e.setHooks(nil, nil, func(context.Context, string) error {
@@ -308,8 +307,7 @@ func TestRollbackIsAwaited(t *testing.T) {
 // between that use and the end of the idle timeout.
 func TestSecondaryUseCounts(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	owner, other := newManager(t, e, opts), newManager(t, e, opts)
 	clock, theirs := newClock(owner), newClock(other)
 	s := mustOpen(t, owner, session.WorkflowKey("run_1", "default"))
@@ -334,8 +332,7 @@ func TestSecondaryUseCounts(t *testing.T) {
 // looking does not start a stopped sandbox.
 func TestLookIsNoUse(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	owner, other := newManager(t, e, opts), newManager(t, e, opts)
 	clock, theirs := newClock(owner), newClock(other)
 	pass := func(d time.Duration) { clock.add(d); theirs.add(d); other.Reap(t.Context()); owner.Reap(t.Context()) }

@@ -51,8 +51,7 @@ func TestLostIsNotOurs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEngine(t)
-			opts := shared()
+			e, opts := newEngine(t), shared()
 			store := &full{Store: opts.Store}
 			own := *opts
 			own.Store = store
@@ -74,8 +73,7 @@ func TestLostIsNotOurs(t *testing.T) {
 // because the disk was full.
 func TestLostOnAFullDisk(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	store := &brokenStore{Store: opts.Store}
 	taking := &full{Store: store}
 	opts.Store = taking
@@ -163,8 +161,7 @@ func TestLostGoesWithItsManager(t *testing.T) {
 // took several rounds.
 func TestExpiredIsMissed(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	s, m, clock := interrupted(t, e, opts, testImage())
 	clock.add(11 * time.Minute)
 	e.setHooks(nil, func(string) error { return backend.ErrUnavailable }, nil)
@@ -199,8 +196,7 @@ func TestLostRun(t *testing.T) {
 			for next, die := range map[string]bool{"same process": false, "next process": true} {
 				t.Run(key.String()+" "+name+" "+next, func(t *testing.T) {
 					t.Parallel()
-					e := newEngine(t)
-					opts := shared()
+					e, opts := newEngine(t), shared()
 					m := dying(t, e, opts)
 					s := mustOpen(t, m, key)
 					output(t, s, "echo kept > file")
@@ -248,8 +244,7 @@ func TestLostIsMissed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEngine(t)
-			opts := shared()
+			e, opts := newEngine(t), shared()
 			key := session.WorkflowKey("run_1", "default")
 			first, m := dying(t, e, opts), newManager(t, e, opts)
 			clock := newClock(m)

@@ -252,8 +252,7 @@ func TestClockJumps(t *testing.T) {
 	if later := setClock(now, time.Hour); later.Sub(now) != 0 || later.Round(0).Sub(now.Round(0)) != time.Hour {
 		t.Fatal("times are made in another way than this test knows")
 	}
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	var jump, passed atomic.Int64
 	managers := []*session.Manager{newManager(t, e, opts), newManager(t, e, opts)}
 	var sessions []*session.Session

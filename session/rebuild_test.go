@@ -24,8 +24,7 @@ func TestBrokenRebuild(t *testing.T) {
 	for name, before := range map[string]bool{"begun": false, "not begun": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEngine(t)
-			opts := shared()
+			e, opts := newEngine(t), shared()
 			s := left(t, e, opts, key, "")
 			m := newManager(t, e, opts)
 			e.setHooks(func(_ context.Context, spec backend.Spec) error {
@@ -165,8 +164,7 @@ func TestDurableRequests(t *testing.T) {
 // running.
 func TestBusySandboxIsNotStopped(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	first := dying(t, e, opts)
 	clock := newClock(first)
 	req := testImage()
@@ -207,8 +205,7 @@ func TestBusySandboxIsNotStopped(t *testing.T) {
 // connection.
 func TestStoppedWhileConnecting(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	s := left(t, e, opts, session.UserKey("lab"), record.IdleStop)
 	var stop sync.Once
 	e.setHooks(nil, nil, func(ctx context.Context, id string) (err error) {

@@ -190,8 +190,7 @@ func (o *ownerless) Take(ctx context.Context, id, from, to string) (record.Recor
 // sandboxes. If the owner turns out to be alive, the next round removes them.
 func TestOwnerLost(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	store := &ownerless{Store: opts.Store}
 	opts.Store = store
 	m := newManager(t, e, opts)

@@ -64,8 +64,7 @@ func TestRecordOfAnother(t *testing.T) {
 // alive.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	key := session.WorkflowKey("run_1", "default")
 	first := dying(t, e, opts)
 	s := mustOpen(t, first, key)
@@ -91,8 +90,7 @@ func TestAdopt(t *testing.T) {
 // TestHandover verifies that Open waits for a named sandbox that another process has only for a moment.
 func TestHandover(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	const processes = 6
 	ids := make([]string, processes)
 	var wg sync.WaitGroup
@@ -129,8 +127,7 @@ func TestHandover(t *testing.T) {
 // TestAdoptAsIs verifies that a command and an agent can both adopt a sandbox as a dead process's agent created it.
 func TestAdoptAsIs(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	key := session.WorkflowKey("run_1", "default")
 	wish := session.Request{Image: "test:2", Env: map[string]string{"TOKEN": "secret"}}
 	first := dying(t, e, opts)
@@ -180,8 +177,7 @@ func plant(t *testing.T, e *engine, store record.Store, rec record.Record) recor
 // TestSweep verifies the fate of every kind of sandbox that another process left.
 func TestSweep(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	alive := newManager(t, e, opts)
 	m := newManager(t, e, opts)
 	now := time.Now()
@@ -273,8 +269,7 @@ func TestOrphans(t *testing.T) {
 }
 
 func orphaned(t *testing.T, key session.Key) {
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	first := dying(t, e, opts)
 	s := mustOpen(t, first, key)
 	run(t, s, sandbox.ExecRequest{Command: "sleep 1000", Background: true})
@@ -306,8 +301,7 @@ func orphaned(t *testing.T, key session.Key) {
 // TestSweepNeedsACommonStore verifies that a manager without a shared store removes no sandbox of another process.
 func TestSweepNeedsACommonStore(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	opts.Store = nil
 	first := newManager(t, e, opts)
 	mustOpen(t, first, session.WorkflowKey("run_1", "default"))
@@ -326,8 +320,7 @@ func TestDeathWhileOpening(t *testing.T) {
 	for _, state := range []record.State{record.Creating, record.Ready, record.Removing} {
 		t.Run(string(state), func(t *testing.T) {
 			t.Parallel()
-			e := newEngine(t)
-			opts := shared()
+			e, opts := newEngine(t), shared()
 			key := session.WorkflowKey("run_1", "default")
 			rec := plant(t, e, opts.Store, record.Record{Key: key, State: state, Owner: "dead", Expires: time.Now()})
 			m := newManager(t, e, opts)
@@ -346,8 +339,7 @@ func TestDeathWhileOpening(t *testing.T) {
 // TestDeliberateEndIsNoLoss verifies that Gone omits a sandbox that its owner closed and reports an expired one.
 func TestDeliberateEndIsNoLoss(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	m, clock := newTimed(t, e, opts)
 	closed, idle := mustOpen(t, m, session.WorkflowKey("run_1", "closed")), mustOpen(t, m, session.WorkflowKey("run_1", "idle"))
 	must(t, m.CloseSession(t.Context(), closed.Key(), session.CloseOptions{}))
@@ -365,8 +357,7 @@ func TestDeliberateEndIsNoLoss(t *testing.T) {
 // missing sandboxes of another run.
 func TestRemoveScope(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	dead, alive := dying(t, e, opts), newManager(t, e, opts)
 	a, b := mustOpen(t, dead, session.WorkflowKey("run_1", "default")), mustOpen(t, dead, session.WorkflowKey("run_1", "other"))
 	mine := mustOpen(t, alive, session.WorkflowKey("run_2", "default"))
@@ -485,8 +476,7 @@ func TestSweepOvertaken(t *testing.T) {
 		for _, policy := range []record.IdlePolicy{record.IdleRemove, record.IdleStop} {
 			t.Run(name+"/"+string(policy), func(t *testing.T) {
 				t.Parallel()
-				e := newEngine(t)
-				opts := shared()
+				e, opts := newEngine(t), shared()
 				first := dying(t, e, opts)
 				req := testImage()
 				req.IdlePolicy = policy

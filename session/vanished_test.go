@@ -69,8 +69,7 @@ func TestVanished(t *testing.T) {
 	for _, policy := range []record.IdlePolicy{record.IdleRemove, record.IdleStop} {
 		t.Run(string(policy), func(t *testing.T) {
 			t.Parallel()
-			e := newEngine(t)
-			opts := shared()
+			e, opts := newEngine(t), shared()
 			key := session.UserKey("lab")
 			s := left(t, e, opts, key, policy)
 			e.remove(s.Info().EngineID)
@@ -93,8 +92,7 @@ func TestVanished(t *testing.T) {
 func TestVanishedAltogether(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []session.OpenMode{session.OpenShared, session.OpenRebuild} {
-		e := newEngine(t)
-		opts := shared()
+		e, opts := newEngine(t), shared()
 		key := session.UserKey("lab")
 		s := left(t, e, opts, key, record.IdleRemove)
 		e.remove(s.Info().EngineID)
@@ -114,8 +112,7 @@ func TestVanishedAltogether(t *testing.T) {
 // TestVanishedWhileIdle verifies that the files of a sandbox with IdleStop are kept until they are removed explicitly.
 func TestVanishedWhileIdle(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	stopped := left(t, e, opts, session.UserKey("stopped"), record.IdleStop)
 	removed := left(t, e, opts, session.UserKey("removed"), record.IdleRemove)
 	e.remove(stopped.Info().EngineID)
@@ -137,8 +134,7 @@ func TestRemoveVanished(t *testing.T) {
 	for name, volumes := range map[string]bool{"all": true, "workspace kept": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEngine(t)
-			opts := shared()
+			e, opts := newEngine(t), shared()
 			key := session.UserKey("lab")
 			s := left(t, e, opts, key, record.IdleStop)
 			e.remove(s.Info().EngineID)
@@ -200,8 +196,7 @@ func TestKeptWorkspace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEngine(t)
-			opts := shared()
+			e, opts := newEngine(t), shared()
 			s := remove(t, e, opts)
 			m, clock := newTimed(t, e, opts)
 			clock.add(29 * 24 * time.Hour)
@@ -251,8 +246,7 @@ func TestRemoveSaysSoBefore(t *testing.T) {
 }
 
 func removeSaysSoBefore(t *testing.T, volumes bool) {
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	s := left(t, e, opts, session.UserKey("lab"), record.IdleStop)
 	before := recordOf(t, opts.Store, s.ID())
 	var during record.Record
@@ -314,8 +308,7 @@ func TestFailedStartSuspendsAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEngine(t)
-			opts := shared()
+			e, opts := newEngine(t), shared()
 			s := left(t, e, opts, session.UserKey("lab"), record.IdleStop)
 			m, clock := newTimed(t, e, opts)
 			b, _ := e.fakeSandbox(s.Info().EngineID)
@@ -377,8 +370,7 @@ func TestLostAndStarted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEngine(t)
-			opts := shared()
+			e, opts := newEngine(t), shared()
 			key := session.UserKey("lab")
 			m, clock := newTimed(t, e, opts)
 			s := lost(t, e, m, opts, key)
@@ -406,8 +398,7 @@ func TestLostAndStarted(t *testing.T) {
 // TestLostAndRemoved verifies that the process that lost such a sandbox can remove it.
 func TestLostAndRemoved(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
+	e, opts := newEngine(t), shared()
 	m := newManager(t, e, opts)
 	s := lost(t, e, m, opts, session.UserKey("lab"))
 	must(t, s.Close(t.Context()))
