@@ -396,7 +396,7 @@ func (c crowd) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) 
 	}
 	ours, theirs := net.Pipe()
 	go func() {
-		_, _ = io.ReadFull(theirs, make([]byte, wire.MarkerSize)) // fails if the host has disconnected, as below
+		_, _ = wire.ReadMarker(theirs, wire.FromHost) // fails if the host has disconnected, as below
 		_, _ = theirs.Write(c.answer)
 		_ = theirs.Close()
 	}()

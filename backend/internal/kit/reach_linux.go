@@ -130,18 +130,12 @@ func (g *guestProcess) dial() (net.Conn, error) {
 // answers returns nil if the guest agent is the other end of the connection and is still running. The kernel records
 // the process ID of the listener, and this ID belonged to the guest agent the whole time.
 func (g *guestProcess) answers(conn *net.UnixConn) error {
-	raw, err := conn.SyscallConn()
+	pid, err := wire.PeerOf(conn)
+	if err == nil && pid != g.pid {
+		err = unix.ESRCH
+	}
 	if err != nil {
 		return err
-	}
-	var cred *unix.Ucred
-	var cerr error
-	err = raw.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err = errors.Join(err, cerr); err != nil {
-		return err
-	}
-	if int(cred.Pid) != g.pid {
-		return unix.ESRCH
 	}
 	return g.check()
 }

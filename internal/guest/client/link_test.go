@@ -125,7 +125,7 @@ func TestHostsCutOff(t *testing.T) {
 	data := noise(4 << 20)
 	for i := range 25 {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-		dying, err := client.New(ctx, &cut{ReadWriteCloser: g.Dial(), left: wire.MarkerSize + 1000 + i*i*997})
+		dying, err := client.New(ctx, &cut{ReadWriteCloser: g.Dial(), left: 1010 + i*i*997})
 		if err != nil {
 			t.Fatalf("host %d: %v", i, err)
 		}

@@ -134,11 +134,11 @@ func (c *serviceConn) identify() {
 	if !ok {
 		return
 	}
-	cred, err := peerOf(conn)
-	if err != nil || cred.Pid <= 0 {
+	pid, err := wire.PeerOf(conn)
+	if err != nil || pid <= 0 {
 		return
 	}
-	c.who.PID = int(cred.Pid)
+	c.who.PID = pid
 	tag, ok := c.sv.s.spawner.TagOf(c.who.PID)
 	if !ok {
 		return

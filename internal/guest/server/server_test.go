@@ -159,7 +159,7 @@ func TestOtherVersion(t *testing.T) {
 	own := wire.AppendMarker(nil, wire.FromGuest, wire.ProtocolVersion)
 	for name, tc := range map[string]struct{ say, want []byte }{
 		"version": {wire.AppendMarker(nil, wire.FromHost, other), own},
-		"noise":   {make([]byte, wire.MarkerSize), nil},
+		"noise":   {make([]byte, len(own)), nil},
 		"a guest": {own, nil},
 	} {
 		host := pipe(t, s)

@@ -62,9 +62,9 @@ func (s *Server) serveListener(ln *net.UnixListener, check func(conn *net.UnixCo
 			time.Sleep(acceptPause) // temporarily no memory or descriptors
 			continue
 		}
-		cred, err := peerOf(conn)
+		pid, err := wire.PeerOf(conn)
 		if err == nil {
-			err = check(conn, int(cred.Pid))
+			err = check(conn, pid)
 		}
 		if err != nil {
 			s.logf("connection refused: %v", err)
@@ -109,19 +109,6 @@ func checkOutsider(_ *net.UnixConn, pid int) error {
 	return nil
 }
 
-func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var cred *unix.Ucred
-	var cerr error
-	err = raw.Control(func(fd uintptr) {
-		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	return cred, errors.Join(err, cerr)
-}
-
 // peerGone reports whether the peer was reaped. Another process may then have the same ID. Linux before 6.5 cannot
 // detect this.
 func peerGone(conn *net.UnixConn) (gone bool) {
@@ -151,8 +138,8 @@ func Dial() (*net.UnixConn, error) {
 			return nil, err
 		}
 	}
-	cred, err := peerOf(conn)
-	if err == nil && cred.Pid != 1 {
+	pid, err := wire.PeerOf(conn)
+	if err == nil && pid != 1 {
 		err = errors.New("another process answers instead of the guest agent")
 	}
 	if err != nil {

@@ -9,12 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// SocketName is the address of a guest agent's socket, in the abstract namespace of the sandbox's network. A command
+// cannot remove or replace it like a file, and processes outside of the namespace cannot reach it.
+const SocketName = "@workcell-guest"
+
 // queueWait is the maximum time of a connection in the queue.
 const queueWait = 500 * time.Millisecond
 
 // DialSocket connects to the socket of a guest agent, from the network namespace of this thread. If the connection
-// queue is full, it waits, unlike net.Dial. Therefore a command cannot lock hosts out by keeping the queue full. After
-// half a second, DialSocket returns EAGAIN.
+// queue is full, it waits, unlike net.Dial. Therefore a host gets a turn even if a command fills the queue. After half a
+// second, DialSocket returns EAGAIN.
 func DialSocket(name string) (*net.UnixConn, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -26,8 +30,11 @@ func DialSocket(name string) (*net.UnixConn, error) {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait); err != nil {
 		return nil, os.NewSyscallError("setsockopt", err)
 	}
-	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // interrupted by a signal of the Go runtime
+	for {
 		err = unix.Connect(fd, &unix.SockaddrUnix{Name: name})
+		if !errors.Is(err, unix.EINTR) { // EINTR: interrupted by a signal of the Go runtime
+			break
+		}
 	}
 	if err != nil {
 		return nil, os.NewSyscallError("connect", err)
@@ -37,4 +44,19 @@ func DialSocket(name string) (*net.UnixConn, error) {
 		return nil, err
 	}
 	return conn.(*net.UnixConn), nil // a Unix socket always becomes this type
+}
+
+// PeerOf returns the process ID of a connection's other end. It is 0 if the process is outside of this PID namespace.
+func PeerOf(conn *net.UnixConn) (pid int, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	var cerr error
+	err = raw.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err = errors.Join(err, cerr); err != nil {
+		return 0, err
+	}
+	return int(cred.Pid), nil
 }
