@@ -19,15 +19,16 @@ func declarations(tools []Tool) map[string]string {
 	slices.SortFunc(tools, func(a, b Tool) int { return strings.Compare(a.FullName(), b.FullName()) })
 	files := map[string]string{indexName: indexFile(tools)}
 	for _, t := range tools {
-		name := fileName(t.Server) + "/" + fileName(t.Name)
+		name := safeName(t.Server) + "/" + safeName(t.Name)
 		files["python/tools/"+name+".pyi"] = t.Python()
 		files["json/"+name+".json"] = t.JSON()
 	}
 	return files
 }
 
-// fileName returns name as a path element.
-func fileName(name string) string {
+// safeName returns name as a path element and as a name for MCP clients: with underscores for all characters except
+// ASCII letters, digits, - and _.
+func safeName(name string) string {
 	return replaced(name, func(r rune) bool { return r == '-' || r == '_' || letterOrDigit(r) })
 }
 

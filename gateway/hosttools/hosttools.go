@@ -1,3 +1,16 @@
+// Package hosttools lets code in a sandbox call tools on the host.
+//
+// A [Source] provides the tools of one server: the program's own tools, or the tools of an MCP server (package
+// mcpsource). A [Registry] holds the sources and the operator's policy. [Registry.Set] fixes the tools of a run. It
+// excludes tools with too large or too deep schemas, and the tools do not change until the run ends. [Set.Access]
+// returns one command's access to the set. [Access.Serve] speaks MCP on a connection of that command.
+//
+// The checks of a call have a fixed order, and the first failed check determines the error: grant, size and form of the
+// arguments, schema, policy and conditions, quotas, rate and slots, approval. Then the tool runs with a time limit. The
+// result is bounded, and a large result becomes a file in the sandbox.
+//
+// Each call has a span "execute_tool NAME". The parent is the span in the request if this span belongs to the command's
+// trace. Otherwise, the parent is the command's span. The span contains no arguments and no results.
 package hosttools
 
 import (
@@ -10,14 +23,20 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// Types of host tools and of all other tools.
 type (
+	// Definition describes a tool: Name, Title, Description, the JSON Schemas Input and Output, and the properties
+	// ReadOnly, Destructive, Idempotent, and Network.
 	Definition = toolspec.Definition
-	Error      = toolspec.Error
-	Rules      = rules.Tools
-	Rule       = rules.Tool
-	Limits     = rules.ToolLimits
-	Problems   = hint.Problems
+	// Error is a failed call: Code, Message, Remediation for the caller, Retryable, and the Rule of a refusal.
+	Error = toolspec.Error
+	// Rules select the tools of a run: a list of rules in Allow, Limits, and Index ("auto", "full", or "search").
+	Rules = rules.Tools
+	// Rule allows the tools matching Tool, for example "orders.*", with the CEL conditions When and Ask, and MaxCalls.
+	Rule = rules.Tool
+	// Limits bound the calls of a run: Calls, Concurrent, PerSecond, Seconds, ArgKB, and ResultKB. Zero means the default.
+	Limits = rules.ToolLimits
+	// Problems are mistakes in rules. Each has a Field, a Message, and a Hint.
+	Problems = hint.Problems
 )
 
 // Tool is a host tool.
@@ -65,7 +84,7 @@ type Source interface {
 	Name() string
 	// Tools returns the current tools.
 	Tools(ctx context.Context) ([]Tool, error)
-	// Close stops everything started by the source. Later calls of the tools fail.
+	// Close stops everything started by the source. Later calls of the tools may fail.
 	Close() error
 }
 
@@ -88,9 +107,5 @@ func (s static) Close() error                          { return nil }
 func (t Tool) FullName() string { return t.Server + "." + t.Name }
 
 // MCPName returns the tool's name for clients in sandboxes: server, underscore, tool. Characters rejected by MCP
-// clients are replaced.
-func (t Tool) MCPName() string {
-	return fileName(t.Server + "_" + t.Name)
-}
-
-type callerKey struct{} // holds the Caller of the current call
+// clients become underscores.
+func (t Tool) MCPName() string { return safeName(t.Server + "_" + t.Name) }

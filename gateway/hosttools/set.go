@@ -1,16 +1,3 @@
-// Package hosttools lets code in a sandbox call tools on the host.
-//
-// A [Source] provides the tools of one server: the program's own tools, or the tools of an MCP server (package
-// mcpsource). A [Registry] holds the sources and the operator's policy. [Registry.Set] fixes the tools of a run. It
-// excludes tools with too large or too deep schemas, and the tools do not change until the run ends. [Set.Access]
-// returns one command's access to the set. [Access.Serve] speaks MCP on a connection of that command.
-//
-// The checks of a call have a fixed order, and the first failed check determines the error: grant, size and form of the
-// arguments, schema, policy and conditions, quotas, rate and slots, approval. Then the tool runs with a time limit. The
-// result is bounded, and a large result becomes a file in the sandbox.
-//
-// Each call has a span "execute_tool NAME". The parent is the span in the request if this span belongs to the command's
-// trace. Otherwise, the parent is the command's span. The span contains no arguments and no results.
 package hosttools
 
 import (
@@ -35,6 +22,9 @@ type Grant struct {
 	File     string   // agent's file, which distinguishes agents with the same name; if empty, the name is used
 	Approver Approver // if nil, calls with a required approval are refused
 }
+
+// callerKey is the context key of the Caller of the current call.
+type callerKey struct{}
 
 // maxDepth is the maximum nesting depth of runs started by host tools.
 const maxDepth = 3
