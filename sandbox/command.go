@@ -16,6 +16,74 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
+// ExecState is the state of a command.
+type ExecState string
+
+// Exec states. All states except ExecRunning are final.
+const (
+	ExecRunning   ExecState = "running"
+	ExecCompleted ExecState = "completed"  // exited normally or by a signal of the program
+	ExecTimedOut  ExecState = "timed_out"  // killed with the process tree at the timeout
+	ExecKilled    ExecState = "killed"     // killed with the process tree on request
+	ExecOOMKilled ExecState = "oom_killed" // killed by the kernel because memory ran out
+	// ExecQuotaKilled is the state of all commands of a sandbox after they were killed because the workspace limit, or
+	// the limit for files outside the workspace, was exceeded.
+	ExecQuotaKilled ExecState = "quota_killed"
+)
+
+// ExecStatus describes a command.
+type ExecStatus struct {
+	ExecID   string
+	Status   ExecState
+	ExitCode int    // valid if Status is not ExecRunning and Signal is empty
+	Signal   string // signal at the end of the process, for example "SIGKILL"
+	Duration time.Duration
+	// StdoutBytes and StderrBytes are the numbers of bytes written so far.
+	StdoutBytes, StderrBytes int64
+	// PeakRSSBytes is the peak resident memory of the command's largest process. It is zero until the command ends.
+	PeakRSSBytes int64
+	// Leaked reports processes of the command's tree that outlived the command, for example background children.
+	Leaked bool
+	// QuotaExceeded reports a full workspace, or full space outside the workspace, during the command.
+	QuotaExceeded bool
+	// Limit contains the limits of the sandbox reached during the command, with the values, for example "memory limit
+	// of 256 MiB reached (processes killed: 1)". A command may have handled this itself. Limit never contains the limit
+	// of open files, because the kernel does not count how often a process reaches it.
+	Limit string
+	// Terminal reports a command on a terminal. See Command.Attach.
+	Terminal bool
+	// Age is the time since the command was started. It is zero if unknown.
+	Age time.Duration
+	// Origin is the label from WithOrigin, or "".
+	Origin string
+}
+
+// Done reports whether the command has ended.
+func (s ExecStatus) Done() bool { return s.Status != ExecRunning }
+
+// ReadRequest selects recorded output after SinceSeq. Reading does not consume the output.
+type ReadRequest struct {
+	SinceSeq  int64
+	MaxChunks int           // default chosen by the guest
+	Wait      time.Duration // how long to wait for the first chunk or the end; at most one minute
+}
+
+// Chunk is a numbered part of the output. Seq starts at 1 and counts both streams.
+type Chunk struct {
+	Seq    int64
+	Stream string // "stdout" or "stderr"
+	Data   []byte
+}
+
+// ReadResult is the result of Command.Read.
+type ReadResult struct {
+	Chunks  []Chunk
+	NextSeq int64 // SinceSeq of the next read
+	Dropped int64 // number of discarded chunks after SinceSeq
+	Done    bool  // the command has ended and all output was read
+	Status  ExecStatus
+}
+
 // Command is a handle to a command of a sandbox. It holds only the ID, so any process can use the command.
 type Command struct {
 	s  *Sandbox

@@ -50,6 +50,69 @@ const (
 	rememberedExecs  = 1024             // number of execs whose spans later calls link to
 )
 
+// ExecRequest describes a command.
+type ExecRequest struct {
+	Argv    []string // passed without changes; set either Argv or Command
+	Command string   // a line for /bin/sh -c
+	Dir     string   // default the workspace; a relative path is relative to it
+	// Env overrides the sandbox's and the image's environment.
+	Env map[string]string
+	// EnvBefore contains entries to prepend to list variables, for example PATH.
+	EnvBefore map[string]string
+	// Stdin is the whole standard input, at most MaxStdinBytes. If Stdin is nil and StdinOpen is false, the command reads
+	// end of file. Do not modify Stdin while the command runs.
+	Stdin     []byte
+	StdinOpen bool // keep standard input open for Command.Write
+	// Timeout is the time after which the process tree is killed, MinExecTimeout to MaxExecTimeout. Default the sandbox's.
+	Timeout time.Duration
+	// Yield is the maximum time to wait. If the command is still running, Exec returns with status ExecRunning and the
+	// command continues. If zero or negative, Exec waits until the command ends.
+	Yield time.Duration
+	// Background makes Exec return at once.
+	Background bool
+	// HeadBytes and TailBytes limit the returned output per stream. If both are zero, they are 6 KiB and 24 KiB.
+	HeadBytes, TailBytes int
+	// Services are the services for the command's processes. See Sandbox.Serve.
+	Services []ServiceGrant
+	// Tools is the SHA-256 of the definitions of the command's host tools, for audit records. See Settings.Tools.
+	Tools string
+}
+
+// Output is the returned output of one stream: Head, a gap of Omitted bytes, and Tail.
+type Output struct {
+	Head, Tail []byte
+	Omitted    int64
+	Total      int64  // bytes written by the command
+	Path       string // absolute path of a file in the sandbox with the whole output, if some was omitted
+	PathCut    bool   // the file is also incomplete
+}
+
+// Bytes returns Head and Tail joined. If Omitted is zero, the result is the whole output.
+func (o Output) Bytes() []byte {
+	b := make([]byte, 0, len(o.Head)+len(o.Tail))
+	return append(append(b, o.Head...), o.Tail...)
+}
+
+// ExecResult is the result of Exec, Stream, and Command.Wait.
+type ExecResult struct {
+	ExecStatus
+	Stdout, Stderr Output // empty for Stream
+	// Timeout is the effective timeout. It is zero for Command.Wait.
+	Timeout time.Duration
+	// Refused are the hosts refused to commands of the sandbox during this command.
+	Refused []EgressRefusal
+}
+
+// Streams are the streams of a command. If Stdin is nil, the command reads end of file. A nil writer discards output.
+type Streams struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Started, unless nil, is called with the command just before it starts. Command.Signal kills the command, and Stream
+	// then still returns the result. If the command has not started yet, Signal returns an error wrapping
+	// backend.ErrNotFound.
+	Started func(*Command)
+}
+
 // Exec runs a command, records its output, and waits until it ends. If req.Yield is positive, Exec returns after this
 // time with status ExecRunning. If ctx ends first, Exec kills the command's whole process tree. If the connection
 // breaks, Exec reconnects and waits for the same command until the timeout. Exec gives up after ten minutes without a

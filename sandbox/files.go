@@ -18,6 +18,57 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
+// FileType is the type of a directory entry.
+type FileType string
+
+// File types.
+const (
+	TypeFile    FileType = "file"
+	TypeDir     FileType = "dir"
+	TypeSymlink FileType = "symlink"
+	TypeOther   FileType = "other"
+)
+
+// FileInfo describes an entry in the workspace or /tmp.
+type FileInfo struct {
+	Path    string // slash-separated, relative to the workspace (".") or absolute below /tmp; valid UTF-8
+	RawPath []byte // exact bytes of the path; only if they are not valid UTF-8
+	Type    FileType
+	Size    int64
+	Mode    fs.FileMode // permission bits, setuid, setgid, and sticky
+	ModTime time.Time
+}
+
+// WriteFileOptions are options for WriteFile.
+type WriteFileOptions struct {
+	Mode      fs.FileMode // permission bits; if zero, the mode of the existing file or 0644
+	Overwrite bool        // replace an existing file; if false, the error wraps backend.ErrExists
+	// Size is the exact number of bytes. If the reader returns fewer or more bytes, WriteFile fails and keeps the old
+	// file. If zero or negative, the size is unknown.
+	Size int64
+}
+
+// ReadFileOptions are options for ReadFile.
+type ReadFileOptions struct {
+	Offset int64
+	// Limit is the maximum number of bytes to read; the file may be longer. If zero, ReadFile reads to the end. If the
+	// rest is then longer than Options.MaxFileBytes, the error wraps backend.ErrTooLarge.
+	Limit int64
+}
+
+// ListFilesOptions are options for ListFiles.
+type ListFilesOptions struct {
+	Recursive bool
+	Limit     int // maximum number of entries, up to MaxListEntries; default DefaultListEntries
+}
+
+// FileList is the result of ListFiles. Entries are sorted by path. Symlinks are not followed.
+type FileList struct {
+	Entries   []FileInfo
+	Total     int64 // number of entries, or a lower bound
+	Truncated bool
+}
+
 // WriteFile writes a whole file in the workspace or /tmp atomically: a reader sees either the old file or the new one.
 // If WriteFile fails, the old file is kept. If the sandbox's user may not write to the old file, the error wraps
 // backend.ErrPermission. Parent directories are created. If the file is larger than Options.MaxFileBytes, the error
