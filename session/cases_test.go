@@ -176,8 +176,7 @@ func TestReapedToSuspend(t *testing.T) {
 	m, clock := newTimed(t, e, opts)
 	req := testImage()
 	req.IdlePolicy = record.IdleStop
-	s := openAs(t, m, session.UserKey("lab"), req)
-	output(t, s, "echo kept > file")
+	s := openKept(t, m, session.UserKey("lab"), req)
 	clock.add(time.Hour)
 	m.Reap(t.Context())
 	if got := listed(t, m, s.ID()); got != session.StateStopped {

@@ -87,8 +87,7 @@ func TestCloseWhileReopened(t *testing.T) {
 				t.Parallel()
 				e, opts := newEngine(t), shared()
 				m := newManager(t, e, opts)
-				s := mustOpen(t, m, key)
-				output(t, s, "echo kept > file")
+				s := openKept(t, m, key, testImage())
 				closed := make(chan error, 1)
 				meanwhile := func(ctx context.Context) error {
 					go func() { closed <- closing(m) }()

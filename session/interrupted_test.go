@@ -20,8 +20,7 @@ import (
 func interrupted(t *testing.T, e *engine, opts *session.Options, req session.Request) (*session.Session, *session.Manager, *clock) {
 	t.Helper()
 	first := dying(t, e, opts)
-	s := openAs(t, first, runKey, req)
-	output(t, s, "echo kept > file")
+	s := openKept(t, first, runKey, req)
 	first.Die()
 	m := newManager(t, e, opts)
 	return s, m, newClock(m)

@@ -111,8 +111,7 @@ func TestLost(t *testing.T) {
 			var log logBuffer
 			m := newManager(t, e, &session.Options{Logger: log.logger()})
 			key := record.AgentKey("run_1", "default")
-			s := mustOpen(t, m, key)
-			output(t, s, "echo kept > file")
+			s := openKept(t, m, key, testImage())
 			running := make(chan error, 1)
 			go func() {
 				_, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "while [ -e file ]; do sleep 0.05; done"})

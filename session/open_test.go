@@ -49,6 +49,14 @@ var (
 	listed     = sessiontest.State
 )
 
+// openKept opens a key and writes the file expected by reopen.
+func openKept(t testing.TB, m *session.Manager, key session.Key, req session.Request) *session.Session {
+	t.Helper()
+	s := openAs(t, m, key, req)
+	output(t, s, "echo kept > file")
+	return s
+}
+
 // wantOutput runs a shell command and verifies its exact output.
 func wantOutput(t testing.TB, s *session.Session, command, want string) {
 	t.Helper()

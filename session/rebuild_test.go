@@ -94,8 +94,7 @@ func TestOnlyWhatFits(t *testing.T) {
 		opts := shared()
 		key := session.UserKey("lab")
 		first := newManager(t, e, opts)
-		s := openAs(t, first, key, sized("test:1", 64, "", ""))
-		output(t, s, "echo kept > file")
+		s := openKept(t, first, key, sized("test:1", 64, "", ""))
 		must(t, first.Detach(t.Context()))
 		if !there {
 			e.remove(s.Info().EngineID)

@@ -67,8 +67,7 @@ func TestAdopt(t *testing.T) {
 	e, opts := newEngine(t), shared()
 	key := session.WorkflowKey("run_1", "default")
 	first := dying(t, e, opts)
-	s := mustOpen(t, first, key)
-	output(t, s, "echo kept > file")
+	s := openKept(t, first, key, testImage())
 	second := newManager(t, e, opts)
 	if _, _, err := second.Open(t.Context(), key, testImage()); !errors.Is(err, backend.ErrExists) || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("Open of a living process's session = %v, want ErrExists", err)

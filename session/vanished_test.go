@@ -24,8 +24,7 @@ func left(t *testing.T, e *engine, opts *session.Options, key session.Key, polic
 	m := dying(t, e, opts)
 	req := testImage()
 	req.IdlePolicy = policy
-	s := openAs(t, m, key, req)
-	output(t, s, "echo kept > file")
+	s := openKept(t, m, key, req)
 	must(t, m.Detach(t.Context()))
 	return s
 }
@@ -37,8 +36,7 @@ func TestKeptWorkspaceOfUser(t *testing.T) {
 	m := newManager(t, e, opts)
 	req := testImage()
 	req.User = "1000:1000"
-	s := openAs(t, m, key, req)
-	output(t, s, "echo kept > file")
+	s := openKept(t, m, key, req)
 	must(t, m.CloseSession(t.Context(), key, session.CloseOptions{KeepWorkspace: true}))
 	other := req
 	other.User = "2000:2000"
@@ -173,15 +171,13 @@ func TestKeptWorkspace(t *testing.T) {
 		},
 		"one's own": func(t *testing.T, e *engine, opts *session.Options) *session.Session {
 			m := newManager(t, e, opts)
-			s := mustOpen(t, m, key)
-			output(t, s, "echo kept > file")
+			s := openKept(t, m, key, testImage())
 			must(t, m.CloseSession(t.Context(), key, session.CloseOptions{KeepWorkspace: true}))
 			return s
 		},
 		"of a process that lives": func(t *testing.T, e *engine, opts *session.Options) *session.Session {
 			m := newManager(t, e, opts)
-			s := mustOpen(t, m, key)
-			output(t, s, "echo kept > file")
+			s := openKept(t, m, key, testImage())
 			must(t, newManager(t, e, opts).Remove(t.Context(), s.ID(), false))
 			eventually(t, "its owner sees that it is gone", func() bool { return s.Info().State == session.StateLost })
 			must(t, m.Close(t.Context()))
@@ -412,8 +408,7 @@ func lost(t *testing.T, e *engine, m *session.Manager, opts *session.Options, ke
 	t.Helper()
 	req := testImage()
 	req.IdlePolicy = record.IdleStop
-	s := openAs(t, m, key, req)
-	output(t, s, "echo kept > file")
+	s := openKept(t, m, key, req)
 	e.murder(s.Info().EngineID)
 	eventually(t, "it is lost and given up", func() bool {
 		return s.Info().State == session.StateLost && recordOf(t, opts.Store, s.ID()).Owner == ""

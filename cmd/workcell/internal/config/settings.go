@@ -58,9 +58,9 @@ type setting struct {
 	variable string // of the environment; empty for none
 	zero     bool   // the file may set it to 0
 	// check returns the problem of a new value, or converts the value for Config. It may be nil.
-	check   func() (problem, hint string)
-	trusted bool          // check is only for the file, because flags and variables are checked where they are used
-	read    func(*reader) // converts a value of the file, and adds problems inside of it; may be nil
+	check    func() (problem, hint string)
+	fileOnly bool          // check is only for the file: flags and variables are checked where they are used
+	read     func(*reader) // converts a value of the file, and adds problems inside of it; may be nil
 
 	origin string
 	node   *yamlnode.Node // position in the file; nil if the file does not set it
@@ -86,7 +86,7 @@ func (s *setting) assign(origin string, texts []string) error {
 		}
 	}
 	s.origin = sources
-	if s.check != nil && !s.trusted {
+	if s.check != nil && !s.fileOnly {
 		if problem, todo := s.check(); problem != "" {
 			return hint.New(hint.Usage, fmt.Errorf("%s: %s", origin, problem), todo)
 		}
@@ -105,7 +105,7 @@ func (s *setting) shown() Value {
 
 // settings returns the table of settings, in the order in which they are shown.
 func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
-	list := []*setting{{key: keyBackend, to: &c.Backend, flag: "backend", variable: "WORKCELL_BACKEND", trusted: true,
+	list := []*setting{{key: keyBackend, to: &c.Backend, flag: "backend", variable: "WORKCELL_BACKEND", fileOnly: true,
 		check: func() (string, string) {
 			if !slices.Contains(backends, c.Backend) {
 				return fmt.Sprintf("unknown backend %q", c.Backend), suggest.Hint(c.Backend, backends)
@@ -232,7 +232,7 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 // telemetry returns a setting for an OpenTelemetry variable.
 func (c *Config) telemetry(name, variable, fallback string, check func(string) (problem, hint string)) *setting {
 	value := new(string)
-	return &setting{key: keyTelemetry + name, to: value, fallback: fallback, variable: variable, trusted: true,
+	return &setting{key: keyTelemetry + name, to: value, fallback: fallback, variable: variable, fileOnly: true,
 		check: func() (string, string) {
 			c.Variables[variable] = *value
 			return check(*value)
