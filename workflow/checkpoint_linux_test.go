@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
@@ -19,22 +20,14 @@ import (
 func localManager(t *testing.T) *session.Manager {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.Chmod(dir, 0o700))
 	b, err := local.New(t.Context(), &local.Options{StateDir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	m, err := session.NewManager(b, nil)
 	if err != nil {
 		t.Fatal(errors.Join(err, b.Close()))
 	}
-	t.Cleanup(func() {
-		if err := errors.Join(m.Close(context.Background()), b.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { checktest.Must(t, errors.Join(m.Close(context.Background()), b.Close())) })
 	return m
 }
 
@@ -83,9 +76,7 @@ steps:
 	}
 	// Fix the cause of the failure manually before resuming from the step.
 	s, err := m.Get(session.WorkflowKey(res.RunID, record.DefaultName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if err := s.Rollback(t.Context(), "cp.two.1"); err != nil {
 		t.Fatal(err)
 	}
@@ -310,9 +301,7 @@ steps:
 		}
 	}
 	s, err := m.Get(within.Key(record.DefaultName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if list, _, err := s.Snapshots(t.Context()); err != nil || len(list) != 0 || len(forks) != 3 {
 		t.Errorf("%+v, %v, sandboxes %v", list, err, forks)
 	}
@@ -353,9 +342,7 @@ steps:
 		t.Fatalf("%+v, %v", res, err)
 	}
 	s, err := m.Get(session.WorkflowKey(res.RunID, record.DefaultName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	files := func() string {
 		t.Helper()
 		r, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "cat log"})

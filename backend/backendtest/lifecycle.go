@@ -1,7 +1,6 @@
 package backendtest
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -92,9 +91,7 @@ func (s *suite) workspaceKept(t *testing.T) {
 	Fails(t, "the session of another instance", second(s.b.Create(t.Context(), stranger)), backend.ErrExists)
 	failing := spec
 	failing.Image = "workcelltest/none:none"
-	if _, err := s.b.Create(t.Context(), failing); !errors.Is(err, s.noImage()) {
-		t.Errorf("a missing image: %v, want %v", err, s.noImage())
-	}
+	Fails(t, "a missing image", second(s.b.Create(t.Context(), failing)), s.noImage())
 	limited := spec
 	if !s.unlimited() {
 		limited.Limits.WorkspaceBytes = workspaceLimit

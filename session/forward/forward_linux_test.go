@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/forward"
 	"github.com/workcell-dev/workcell/session/record"
@@ -22,30 +23,18 @@ import (
 func TestMorePortsThanConnections(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.Chmod(dir, 0o700))
 	b, err := local.New(t.Context(), &local.Options{StateDir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	m, err := session.NewManager(b, nil)
 	if err != nil {
 		t.Fatal(errors.Join(err, b.Close()))
 	}
-	t.Cleanup(func() {
-		if err := errors.Join(m.Close(context.Background()), b.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { checktest.Must(t, errors.Join(m.Close(context.Background()), b.Close())) })
 	s, _, err := m.Open(t.Context(), session.WorkflowKey(session.NewRunID(), record.DefaultName), session.Request{Image: "host"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	f, err := forward.Listen(s.Sandbox, []forward.Port{{Sandbox: 1}, {Sandbox: 2}, {Sandbox: 3}}, &forward.Options{MaxConns: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error)
 	go func() { served <- f.Serve(ctx) }()

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/interpreter"
@@ -22,26 +23,16 @@ import (
 func TestRunningAmongRubbish(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.Chmod(dir, 0o700))
 	b, err := local.New(t.Context(), &local.Options{StateDir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	m, err := session.NewManager(b, nil)
 	if err != nil {
 		t.Fatal(errors.Join(err, b.Close()))
 	}
-	t.Cleanup(func() {
-		if err := errors.Join(m.Close(context.Background()), b.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { checktest.Must(t, errors.Join(m.Close(context.Background()), b.Close())) })
 	s, _, err := m.Open(t.Context(), session.WorkflowKey(session.NewRunID(), record.DefaultName), session.Request{Image: "host"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	for _, c := range []struct {
 		script string
 		want   []string
