@@ -175,7 +175,7 @@ func atShell(u user) {
 	w.ends(9)
 }
 
-// atPrograms runs specified programs.
+// atPrograms runs specified programs, and copies a file with control characters to the terminal.
 func atPrograms(u user) {
 	w := openWindow(u, "sandbox", "attach", "-u", "1000", "-w", "/tmp", "-e", "GREETING=hello", "box", "--", "sh", "-c", "pwd; echo $GREETING; stty size; kill -KILL $$")
 	w.await("/tmp\r\nhello\r\n30 100\r\n")
@@ -183,6 +183,10 @@ func atPrograms(u user) {
 	w = openWindow(u, "sandbox", "attach", "box", "no-such-program")
 	w.await("hint: specify a program that exists in the sandbox")
 	w.ends(127)
+	u.run(0, "sandbox", "exec", "box", "--", "sh", "-c", `printf '\033[2Jx' >/tmp/f`)
+	w = openWindow(u, "sandbox", "cp", "box:/tmp/f", "-")
+	w.await(`\x1b[2Jx`)
+	w.ends(0)
 }
 
 // cutOff removes a sandbox while a terminal is connected to it.

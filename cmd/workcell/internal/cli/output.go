@@ -93,7 +93,7 @@ func (a *Command) Contents() io.Writer {
 	return a.Stdout
 }
 
-// plainWriter makes written text safe for a terminal. Each write must end with a complete character.
+// plainWriter makes written text safe for a terminal. It also escapes characters split between two writes.
 type plainWriter struct{ w io.Writer }
 
 func (p plainWriter) Write(data []byte) (int, error) {

@@ -79,7 +79,7 @@ func (a *command) copyFiles(ctx context.Context, m *app.Manager, args []string) 
 		Failed:   func(path string, reason error) { p.Line("workcell: %s: %s", path, reason) },
 	}
 	if inSandbox(src) {
-		return transfer.Out(ctx, s, src, name, dst, a.Stdout, watch)
+		return transfer.Out(ctx, s, src, name, dst, a.Contents(), watch)
 	}
 	return transfer.In(ctx, s, src, a.Stdin, dst, name, watch)
 }
