@@ -22,9 +22,9 @@ type ExecState string
 // Exec states. All states except ExecRunning are final.
 const (
 	ExecRunning   ExecState = "running"
-	ExecCompleted ExecState = "completed"  // exited normally or by a signal of the program
+	ExecCompleted ExecState = "completed"  // exited, or ended by a signal not sent by Workcell
 	ExecTimedOut  ExecState = "timed_out"  // killed with the process tree at the timeout
-	ExecKilled    ExecState = "killed"     // killed with the process tree on request
+	ExecKilled    ExecState = "killed"     // killed with the process tree on request, or because the host disconnected
 	ExecOOMKilled ExecState = "oom_killed" // killed by the kernel because memory ran out
 	// ExecQuotaKilled is the state of all commands of a sandbox after they were killed because the workspace limit, or
 	// the limit for files outside the workspace, was exceeded.

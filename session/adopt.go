@@ -66,7 +66,7 @@ func (m *Manager) keepsWaiting(key Key, err error, waited time.Duration) bool {
 	return errors.Is(err, errAgain)
 }
 
-// adopt adopts the sandbox of a key whose owner is dead. If the key has no sandbox any more, it returns errAgain.
+// adopt adopts the sandbox of a key whose owner is dead. If the key is free by now, it returns errAgain.
 func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, error) {
 	rec, err := m.keeper.Holder(ctx, key)
 	if errors.Is(err, backend.ErrNotFound) {
@@ -102,8 +102,8 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 
 // openAdopted returns a session for a recorded sandbox. It starts the sandbox if the sandbox is stopped. The caller
 // must store the changes to rec even if openAdopted fails. If the sandbox does not exist or was never finished,
-// openAdopted returns errAgain, and the caller must delete rec. If the engine lost a named sandbox whose removal was not
-// requested, openAdopted recreates the sandbox, because the workspace may still exist.
+// openAdopted returns errAgain, and the caller must delete rec. If the engine lost a named sandbox whose removal was
+// not requested, openAdopted recreates the sandbox, because the workspace may still exist.
 func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, req Request) (*Session, error) {
 	if rec.State != record.Ready {
 		return nil, errAgain

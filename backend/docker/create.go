@@ -127,8 +127,8 @@ func (c *creation) launch(ctx context.Context) error {
 	return err
 }
 
-// explain returns the real reason of a failure: the end of ctx, or the removal of the sandbox. If an object needed by the
-// sandbox is missing, for example its network, the error must not look like a missing sandbox.
+// explain returns the real reason of a failure: the end of ctx, or the removal of the sandbox. If an object needed by
+// the sandbox is missing, for example its network, the error must not look like a missing sandbox.
 func (c *creation) explain(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:

@@ -17,8 +17,8 @@ const SocketName = "@workcell-guest"
 const queueWait = 500 * time.Millisecond
 
 // DialSocket connects to the socket of a guest agent, from the network namespace of this thread. If the connection
-// queue is full, it waits, unlike net.Dial. Therefore a host gets a turn even if a command fills the queue. After half a
-// second, DialSocket returns EAGAIN.
+// queue is full, it waits, unlike net.Dial. Therefore a host gets a turn even if a command fills the queue. After half
+// a second, DialSocket returns EAGAIN.
 func DialSocket(name string) (*net.UnixConn, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

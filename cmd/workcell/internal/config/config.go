@@ -194,8 +194,8 @@ func (c *Config) Image(runtime string) string {
 	return cmp.Or(c.Images[runtime], frontmatter.DefaultImage(frontmatter.Runtime(runtime)))
 }
 
-// CheckImage returns nil if the image is allowed. Otherwise, it returns an error wrapping backend.ErrPermission with the
-// origin of the list.
+// CheckImage returns nil if the image is allowed. Otherwise, it returns an error wrapping backend.ErrPermission, with
+// the origin of the list.
 func (c *Config) CheckImage(image string) error {
 	if err := c.allowed.Check(image); err != nil {
 		i := slices.IndexFunc(c.values, func(v Value) bool { return v.Key == keyAllowImages })

@@ -14,8 +14,8 @@ type mappedBackend struct {
 	images map[string]string
 }
 
-// MapImages returns a driver for sandboxes from replacement images, for example on a mirror. The keys of images have the
-// form of backend.NormalizeImage, so all spellings of a reference match.
+// MapImages returns a driver for sandboxes from replacement images, for example on a mirror. The keys of images have
+// the form of backend.NormalizeImage, so all spellings of a reference match.
 func MapImages(b backend.SandboxBackend, images map[string]string) backend.SandboxBackend {
 	if len(images) == 0 {
 		return b
