@@ -59,17 +59,13 @@ steps:
 			t.Fatalf("from %s: %+v, %v", step, res, err)
 		}
 		s, err := m.Get(session.WorkflowKey(res.RunID, record.DefaultName))
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		r, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "cat log; cat before"})
 		if got := string(r.Stdout.Bytes()); err != nil || got != "one\ntwo\nthree\none\ntwo\n" {
 			t.Errorf("from %s: the files are %q, %v", step, got, err)
 		}
 		side, err := m.Get(session.WorkflowKey(res.RunID, "side"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		if r, err := side.Exec(t.Context(), sandbox.ExecRequest{Command: "cat log"}); err != nil || string(r.Stdout.Bytes()) != "other\n" {
 			t.Errorf("from %s: the other sandbox has %q, %v", step, r.Stdout.Bytes(), err)
 		}
@@ -346,9 +342,7 @@ steps:
 	files := func() string {
 		t.Helper()
 		r, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "cat log"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		return string(r.Stdout.Bytes())
 	}
 	for range 2 {

@@ -44,9 +44,7 @@ func TestMorePortsThanConnections(t *testing.T) {
 			if errors.Is(err, syscall.ECONNRESET) { // accepted and closed before Dial returned
 				continue
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
