@@ -213,9 +213,11 @@ func (g group) limit(l backend.Limits, cpus int) error {
 // settings returns files and values in the order in which they must be written.
 func (g group) settings(l backend.Limits, cpus int) [][2]string {
 	var out [][2]string
-	set := func(controller, file string, value int64) {
-		if dir := g.dir(controller); dir != "" {
-			out = append(out, [2]string{filepath.Join(dir, file), strconv.FormatInt(value, 10)})
+	// A host may have a control group without the means for a limit, and a sandbox may be older than its host's groups.
+	unlimited := map[string]bool{"memory": l.MemoryBytes == 0, "cpu": l.CPUMillis == 0}
+	set := func(controller, file string, value any) {
+		if dir := g.dir(controller); dir != "" && !unlimited[controller] {
+			out = append(out, [2]string{filepath.Join(dir, file), fmt.Sprint(value)})
 		}
 	}
 	memory := l.MemoryBytes + kit.GuestMemory
@@ -223,12 +225,10 @@ func (g group) settings(l backend.Limits, cpus int) [][2]string {
 	quota, period := kit.CPUQuota(l, cpus)
 	if g.c.v2 {
 		set("memory", "memory.max", memory)
-		if dir := g.dir("memory"); dir != "" && host.Exists(filepath.Join(dir, "memory.swap.max")) {
+		if host.Exists(filepath.Join(g.dir("memory"), "memory.swap.max")) {
 			set("memory", "memory.swap.max", 0)
 		}
-		if dir := g.dir("cpu"); dir != "" {
-			out = append(out, [2]string{filepath.Join(dir, "cpu.max"), fmt.Sprintf("%d %d", quota, period)})
-		}
+		set("cpu", "cpu.max", fmt.Sprintf("%d %d", quota, period))
 		return out
 	}
 	set("memory", "memory.limit_in_bytes", memory)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -91,5 +92,23 @@ func TestRecordWithoutGroup(t *testing.T) {
 		if got := backendtest.Sh(t, backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID), "echo made again"); got != "made again\n" {
 			t.Errorf("group %q: %q", group, got)
 		}
+	}
+}
+
+// TestSettings verifies that a control group without a limit stays unlimited. Its sandbox would have only the memory of
+// the guest agent.
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	names := func(l backend.Limits) (out []string) {
+		for _, s := range local.Settings(l) {
+			out = append(out, filepath.Base(s[0]))
+		}
+		return out
+	}
+	if got := names(backend.Limits{PIDs: 1}); !slices.Equal(got, []string{"pids.max"}) {
+		t.Errorf("without limits: %q", got)
+	}
+	if got := names(backend.Limits{PIDs: 1, MemoryBytes: 1, CPUMillis: 1}); len(got) != 3 {
+		t.Errorf("with limits: %q", got)
 	}
 }
