@@ -21,6 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
@@ -110,12 +111,7 @@ func newAPI() (*ctrd.Client, error) {
 
 func newSpec() backend.Spec { return backendtest.Spec(instance, debianImage) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 // leftovers lists the objects of an installation, and objects without an owner, on the engine and in the state
 // directory.

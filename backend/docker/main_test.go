@@ -18,6 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
@@ -92,12 +93,7 @@ func engineAPI(t testing.TB) *dockerclient.Client {
 
 func newSpec() backend.Spec { return backendtest.Spec(instance, debianImage) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 // dropInits deletes the helper images for unusual users at the end of the test, if they exist.
 func dropInits(t testing.TB, users ...string) {

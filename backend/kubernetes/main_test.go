@@ -21,6 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/clustertest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 )
@@ -139,9 +140,4 @@ func limitTo(t testing.TB, ns string, what corev1.ResourceName, most string) {
 
 func newSpec() backend.Spec { return backendtest.Spec(instance, debianImage) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must

@@ -19,6 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 const instance = "local-test"
@@ -188,12 +189,7 @@ func newBackendWith(t testing.TB, opts local.Options) *local.Backend {
 
 func newSpec() backend.Spec { return backendtest.Spec(instance, "host") }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 // lock acquires a lock, like a working process.
 func lock(t testing.TB, file string) (unlock func()) {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend/internal/host"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestRemoveTree verifies that RemoveTree deletes trees of a hostile command, and deletes no files outside of them.
@@ -55,9 +56,4 @@ func TestRemoveTree(t *testing.T) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must

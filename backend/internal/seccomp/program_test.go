@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/bpf"
 
 	"github.com/workcell-dev/workcell/backend/internal/seccomp"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // Architecture constants passed by the kernel to a filter.
@@ -264,9 +265,4 @@ func FuzzProgram(f *testing.F) {
 	})
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must

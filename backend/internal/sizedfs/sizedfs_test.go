@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestSize verifies that a file system has the requested capacity and hardly more, and that all space stays reserved.
@@ -136,9 +137,4 @@ func TestNothingHalf(t *testing.T) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must

@@ -23,6 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // image creates a file system for a workspace.
@@ -267,12 +268,7 @@ func TestForkOfRemoved(t *testing.T) {
 	}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 // tree creates files with these paths. Each file contains its own path.
 func tree(t *testing.T, dir string, files ...string) {
