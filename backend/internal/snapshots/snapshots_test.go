@@ -59,6 +59,39 @@ func TestUnfrozen(t *testing.T) {
 	}
 }
 
+// TestInterruptedRollback verifies that a rollback is completed, however often an attempt fails.
+func TestInterruptedRollback(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := &snapshots.Workspace{Dir: dir, Files: filepath.Join(dir, "files")}
+	tree(t, w.Files, "f")
+	_, err := w.Take(t.Context(), "one")
+	must(t, err)
+	tree(t, w.Files, "later")
+	busy, record := filepath.Join(dir, "snapshots/.busy"), filepath.Join(dir, "snapshots/one/snapshot.json")
+	must(t, os.WriteFile(busy, []byte(`{"rollback":"one"}`), 0o600))
+	fails := func(what string, want error) {
+		t.Helper()
+		if err := w.Recover(t.Context()); !errors.Is(err, want) || !snapshots.Busy(dir) {
+			t.Errorf("%s: %v, want %v; busy: %v", what, err, want, snapshots.Busy(dir))
+		}
+	}
+	w.Processes = host.Processes{PID: 1 << 30}
+	fails("without its process", backend.ErrLost)
+	for _, path := range []string{busy, record} { // reading a directory fails
+		must(t, errors.Join(os.Rename(path, path+".moved"), os.Mkdir(path, 0o700)))
+		fails("with an unreadable "+filepath.Base(path), syscall.EISDIR)
+		must(t, errors.Join(os.Remove(path), os.Rename(path+".moved", path)))
+	}
+	w.Processes = host.Processes{}
+	must(t, w.Recover(t.Context()))
+	if _, err := os.Stat(filepath.Join(w.Files, "later")); !os.IsNotExist(err) || snapshots.Busy(dir) {
+		t.Errorf("after a rollback: %v, busy: %v", err, snapshots.Busy(dir))
+	}
+	must(t, os.WriteFile(busy, nil, 0o600)) // of a snapshot
+	must(t, w.Recover(t.Context()))
+}
+
 // TestOrdinaryUser verifies that an unprivileged user can roll back files whose modes forbid the owner to read or
 // change them.
 func TestOrdinaryUser(t *testing.T) {

@@ -319,13 +319,14 @@ func openDir(path string) (int, error) {
 // freeze freezes the sandbox's commands until thaw. Before, it writes busyFile to allow another process to complete the
 // operation if this process dies.
 func (w *Workspace) freeze(ctx context.Context, b busy) (thaw func() error, err error) {
-	if err := host.WriteJSON(w.path(busyFile), b, false); err != nil {
+	again := Busy(w.Dir) // an interrupted rollback must not be forgotten
+	if err := host.WriteJSON(w.path(busyFile), b, b.Rollback != ""); err != nil {
 		return nil, classed(err)
 	}
-	if err := w.Processes.Freeze(ctx); err != nil {
-		return nil, errors.Join(err, os.Remove(w.path(busyFile)))
+	if err = w.Processes.Freeze(ctx); err != nil && !again {
+		err = errors.Join(err, os.Remove(w.path(busyFile)))
 	}
-	return w.release, nil
+	return w.release, err
 }
 
 // release thaws the sandbox's commands and removes busyFile.
@@ -384,15 +385,17 @@ func (w *Workspace) recover(ctx context.Context) error {
 		}
 	}
 	var b busy
-	if err := host.ReadJSON(w.path(busyFile), &b); errors.Is(err, os.ErrNotExist) {
+	err = host.ReadJSON(w.path(busyFile), &b) // after a crash of the host, the file may be empty if it names no snapshot
+	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if b.Rollback != "" && backend.CheckSnapshotName(b.Rollback) == nil {
-		if _, err := w.read(b.Rollback); err == nil {
-			return w.rollback(ctx, b.Rollback)
-		}
+	if _, unread := errors.AsType[*os.PathError](err); unread {
+		return classed(err)
 	}
-	return classed(w.release())
+	if _, err := w.read(b.Rollback); host.IsAny(err, backend.ErrNotFound, backend.ErrInvalid) {
+		return classed(w.release())
+	}
+	return w.rollback(ctx, b.Rollback)
 }
 
 // read returns the record of a snapshot, or ErrNotFound.
