@@ -61,8 +61,11 @@ func OOMKills(dir string, v2 bool) int64 {
 	if v2 {
 		file = "memory.events"
 	}
+	if dir == "" { // a relative path would name a file of the working directory
+		return 0
+	}
 	b, err := os.ReadFile(filepath.Join(dir, file))
-	if err != nil || dir == "" {
+	if err != nil {
 		return 0
 	}
 	for line := range strings.Lines(string(b)) {

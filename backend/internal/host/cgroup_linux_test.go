@@ -5,12 +5,16 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
 // TestOOMKills verifies that OOMKills reads the kernel's files for both versions of control groups.
+// Without a group, it does not read a file of the working directory, which may be a pipe.
 func TestOOMKills(t *testing.T) {
-	t.Parallel()
+	t.Chdir(t.TempDir())
+	must(t, unix.Mkfifo("memory.oom_control", 0o600))
 	for name, c := range map[string]struct {
 		v2   bool
 		file string
@@ -28,7 +32,7 @@ func TestOOMKills(t *testing.T) {
 			t.Errorf("%s: %d kills, want %d", name, got, c.want)
 		}
 	}
-	if host.OOMKills("", true) != 0 {
+	if host.OOMKills("", false) != 0 {
 		t.Error("no group has kills")
 	}
 }
