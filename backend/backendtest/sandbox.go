@@ -53,13 +53,9 @@ func (s *suite) nothingLeft(t testing.TB, instance string) {
 	defer cancel()
 	var left []string
 	var err error
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		left, err = s.h.Leftovers(ctx, instance)
-		if err == nil && len(left) == 0 {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if left, err = s.h.Leftovers(ctx, instance); err == nil && len(left) == 0 {
 			return
-		}
-		if time.Now().After(end) {
-			break
 		}
 	}
 	t.Errorf("left of instance %s: %q, %v", instance, left, err)
@@ -80,9 +76,7 @@ func (s *suite) share(t testing.TB, shared *sharedSandbox, image string) (backen
 	shared.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 		defer cancel()
-		spec := s.spec()
-		spec.Image = image
-		if shared.info, shared.err = s.b.Create(ctx, spec); shared.err != nil {
+		if shared.info, shared.err = s.b.Create(ctx, Spec(s.instance, image)); shared.err != nil {
 			return
 		}
 		s.root.Cleanup(func() { Remove(s.root, s.b, shared.info.ID) })

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -171,6 +172,9 @@ func (c *creation) requestError(err error) error {
 		c.b.installed.Delete(c.p.installed)
 		return c.b.calls.NoEnvironment(c.p.Plan)
 	case refusesMount(err) && len(c.p.Spec.Mounts) > 0: // the text may contain host directories
+		if !strings.Contains(err.Error(), "does not exist") {
+			return fmt.Errorf("docker: the engine refused a directory to mount: %w", backend.ErrInvalid)
+		}
 		return fmt.Errorf("docker: a directory to mount does not exist on the engine's host: %w", backend.ErrInvalid)
 	case errors.Is(err, backend.ErrNotFound):
 		return fmt.Errorf("docker: image %s was removed during the call: %w", c.p.Image, backend.ErrImage)

@@ -152,9 +152,12 @@ func terminals(labels map[string]string) mount.Mount {
 	}}
 }
 
-// overVolumes returns a tmpfs for every volume of an image.
-func overVolumes(img *image) (ms []mount.Mount) {
+// overVolumes returns a tmpfs for every volume of an image, except at the targets of other mounts.
+func overVolumes(img *image, except ...backend.Mount) (ms []mount.Mount) {
 	for _, v := range img.volumes {
+		if slices.ContainsFunc(except, func(m backend.Mount) bool { return m.Target == v }) {
+			continue // the engine refuses a second mount with the same target
+		}
 		ms = append(ms, mount.Mount{
 			Type: mount.TypeTmpfs, Target: v,
 			TmpfsOptions: &mount.TmpfsOptions{SizeBytes: kit.ImageVolumeBytes, Mode: 0o1777},
@@ -168,7 +171,7 @@ func overVolumes(img *image) (ms []mount.Mount) {
 func (b *driver) mounts(p *plan, img *image, nonce string) []mount.Mount {
 	ms := []mount.Mount{b.guest.of(p.engine.runtime(p.Spec)).mount(true), b.workspaceMount(p, nonce)}
 	ms = append(ms, b.accountMounts(p, img)...)
-	ms = append(ms, overVolumes(img)...)
+	ms = append(ms, overVolumes(img, p.Spec.Mounts...)...)
 	for _, m := range p.Spec.Mounts {
 		ms = append(ms, mount.Mount{
 			Type: mount.TypeBind, Source: m.Source, Target: m.Target, ReadOnly: !m.Writable,
