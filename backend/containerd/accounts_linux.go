@@ -36,15 +36,9 @@ func (b *driver) accountsOf(ctx context.Context, r *record, mounts []mount.Mount
 }
 
 // writeAccounts writes the account files for the sandbox's mounts.
-func writeAccounts(r *record, accounts kit.Accounts) error {
-	if accounts == nil {
-		return nil
+func writeAccounts(r *record, accounts kit.Accounts) (err error) {
+	for name, text := range accounts {
+		err = errors.Join(err, r.state().writeShared(r.id, name, text))
 	}
-	for _, name := range kit.AccountFiles() {
-		err := os.WriteFile(r.state().file(r.id, name), accounts[name], 0o644) //nolint:gosec // the sandbox reads it
-		if err != nil {
-			return stateError("make files", err)
-		}
-	}
-	return nil
+	return stateError("make files", err)
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -108,6 +109,23 @@ func TestLateCgroup(t *testing.T) {
 	backendtest.Remove(t, b, next.ID)
 	if _, err := os.Stat(late); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%s: %v", late, err)
+	}
+}
+
+// TestUmask verifies that the user of a sandbox can read its files of /etc, regardless of the umask.
+func TestUmask(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o077))
+	dir, err := containerd.MakeFiles(t.TempDir())
+	must(t, err)
+	files, err := os.ReadDir(dir)
+	must(t, err)
+	for _, f := range files {
+		if st, err := f.Info(); err != nil || st.Mode() != 0o644 {
+			t.Errorf("%s: %v, %v", f.Name(), st.Mode(), err)
+		}
+	}
+	if len(files) != 5 {
+		t.Errorf("%v, want 5 files", files)
 	}
 }
 

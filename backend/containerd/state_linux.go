@@ -96,10 +96,16 @@ func makeFiles(r *record) error {
 	err := os.MkdirAll(dir.sandbox(r.id), 0o700)
 	for name, text := range kit.NetworkFiles(servers) {
 		if err == nil {
-			err = os.WriteFile(dir.file(r.id, name), []byte(text), 0o644) //nolint:gosec // the sandbox reads it
+			err = dir.writeShared(r.id, name, []byte(text))
 		}
 	}
 	return stateError("make files", err)
+}
+
+// writeShared writes a file that the sandbox's user can read, regardless of the umask.
+func (s stateDir) writeShared(id, name string, text []byte) error {
+	file := s.file(id, name)
+	return errors.Join(os.WriteFile(file, text, 0o600), os.Chmod(file, 0o644)) //nolint:gosec // the sandbox reads it
 }
 
 // workspaceTag records the owner of a workspace.
