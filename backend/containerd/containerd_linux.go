@@ -73,7 +73,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b.pulls = kit.NewPulls(b.calls, o.PullTimeout)
 	b.Methods = snapshots.Methods[*record]{
 		Driver: "containerd", Own: b.own, Hold: b.alone, Workspace: b.snapshots, Origin: b.origin,
-		Dir: func(r *record) string { return r.state().workspaces(r.session) },
+		Dir: func(_ context.Context, r *record) (string, error) { return r.state().workspaces(r.session), nil },
 	}
 	b.sizing = kit.NewSizing(b.calls, func(ctx context.Context) error { return sizedfs.Probe(ctx, b.state.root) })
 	if b.engine, err = b.probe(ctx); err == nil {

@@ -140,10 +140,6 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	return &Backend{kit.NewDriver(b, b.calls, o.Images, o.Limits), b}, nil
 }
 
-// Capabilities returns the engine's capabilities at the time of their first use. If the engine does not respond, it
-// returns none.
-func (b *driver) Capabilities() backend.Capabilities { return b.engine().caps }
-
 // Enforcement returns WorkspaceWatched, because the engine's volumes have no size limit.
 func (b *driver) Enforcement(context.Context) (backend.Enforcement, error) {
 	return backend.WorkspaceWatched, nil

@@ -47,8 +47,8 @@ func (b *driver) probe(ctx context.Context) error {
 	return nil
 }
 
-// learn reads the engine's properties once. This call takes the engine longer than all calls for existing sandboxes, so
-// these calls do not use learn. learn is safe for concurrent use.
+// learn reads the engine's properties once. This call takes the engine longer than most calls for existing sandboxes, so
+// only calls that need the location of the workspaces use learn. learn is safe for concurrent use.
 func (b *driver) learn(ctx context.Context) (*engine, error) {
 	if e := b.known.Load(); e != nil {
 		return e, nil
@@ -65,16 +65,15 @@ func (b *driver) learn(ctx context.Context) (*engine, error) {
 	return b.known.Load(), nil
 }
 
-// engine returns the result of learn. If the daemon does not respond, it returns an engine without capabilities.
-// Containers must be created with the engine of their plan, because an empty engine has no seccomp profile and no
-// limits.
-func (b *driver) engine() *engine {
+// Capabilities returns the engine's capabilities at the time of their first use. If the engine does not respond in time,
+// it returns the capabilities of all engines.
+func (b *driver) Capabilities() backend.Capabilities {
 	ctx, cancel := context.WithTimeout(context.Background(), b.opts.Patience)
 	defer cancel()
 	if e, err := b.learn(ctx); err == nil {
-		return e
+		return e.caps
 	}
-	return new(engine)
+	return kit.ContainerCapabilities(nil, "", false)
 }
 
 func describe(info system.Info) (engine, error) {

@@ -129,8 +129,11 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 // HasWorkspace reports whether a session has a complete workspace.
 func (b *driver) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
 	v, err := b.inspectVolume(ctx, workspaceName(sessionID))
-	found := err == nil && sameOwner(v.Labels, instance, sessionID) && !b.isIncompleteFork(v)
-	return found, kit.Ignore(err, backend.ErrNotFound)
+	found := err == nil && sameOwner(v.Labels, instance, sessionID)
+	if found {
+		err = b.checkFork(ctx, v)
+	}
+	return found && err == nil, kit.Ignore(err, backend.ErrNotFound, errIncompleteFork)
 }
 
 // RemoveWorkspace deletes the workspace of a session without a container.

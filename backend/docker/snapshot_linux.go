@@ -13,6 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
@@ -20,15 +21,22 @@ import (
 // the volume. This process reads and writes the directory directly, so it must be root on the engine's host.
 
 // volumeDir returns the engine's directory for a volume, if the engine is on this host.
-func (b *driver) volumeDir(v volumeName) string {
-	return filepath.Join(b.engine().root, "volumes", string(v))
+func (b *driver) volumeDir(ctx context.Context, v volumeName) (string, error) {
+	e, err := b.learn(ctx)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(e.root, "volumes", string(v)), nil
 }
 
-// snapshots returns the location of a workspace, or an error if this process cannot access it. If a volume with this
-// unguessable name exists on this host, the engine is on this host.
-func (b *driver) snapshots(v volumeName) (*snapshots.Workspace, error) {
-	w := &snapshots.Workspace{Dir: b.volumeDir(v)}
-	w.Files = filepath.Join(w.Dir, "_data")
+// snapshots returns the location of a workspace, or ErrUnsupported if this process cannot access it. If a volume with
+// this unguessable name exists on this host, the engine is on this host.
+func (b *driver) snapshots(ctx context.Context, v volumeName) (*snapshots.Workspace, error) {
+	dir, err := b.volumeDir(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	w := &snapshots.Workspace{Dir: dir, Files: filepath.Join(dir, "_data")}
 	if !host.Exists(w.Files) || !strings.HasPrefix(b.api.DaemonHost(), "unix://") || os.Geteuid() != 0 {
 		return nil, noSnapshots("snapshots require access to the workspace; run as root on the engine's host, or use " +
 			"local or containerd")
@@ -42,11 +50,11 @@ func noSnapshots(reason string) error {
 }
 
 // sandboxSnapshots returns the location of a sandbox's workspace, and the processes if the sandbox is running.
-func (b *driver) sandboxSnapshots(_ context.Context, res container.InspectResponse) (*snapshots.Workspace, error) {
+func (b *driver) sandboxSnapshots(ctx context.Context, res container.InspectResponse) (*snapshots.Workspace, error) {
 	if runtime := res.HostConfig.Runtime; !kernelNetwork(runtime) {
 		return nil, noSnapshots("snapshots are not supported with OCI runtime " + runtime)
 	}
-	w, err := b.snapshots(workspaceName(res.Config.Labels[backend.LabelID]))
+	w, err := b.snapshots(ctx, workspaceName(res.Config.Labels[backend.LabelID]))
 	if err == nil && res.State.Running {
 		w.Processes = host.ProcessesOf(res.State.Pid, func(group string) bool { return strings.Contains(group, res.ID) })
 		if !w.Processes.Seen {
@@ -66,8 +74,8 @@ func (b *driver) snapshotMethods() workspaceSnapshots {
 		Origin: func(ctx context.Context, res container.InspectResponse, from backend.ForkOf) (*snapshots.Workspace, error) {
 			return b.origin(ctx, from, res.Config.Labels[backend.LabelInstance])
 		},
-		Dir: func(res container.InspectResponse) string {
-			return b.volumeDir(workspaceName(res.Config.Labels[backend.LabelID]))
+		Dir: func(ctx context.Context, res container.InspectResponse) (string, error) {
+			return b.volumeDir(ctx, workspaceName(res.Config.Labels[backend.LabelID]))
 		},
 	}
 }
@@ -75,23 +83,30 @@ func (b *driver) snapshotMethods() workspaceSnapshots {
 // removeUnforked removes a workspace when no fork or copy reads from it.
 func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
 	remove := func() error { return b.removeWorkspace(ctx, v) }
-	if w, err := b.snapshots(v); err == nil {
-		return snapshots.Alone(ctx, w.Dir, remove)
+	w, err := b.snapshots(ctx, v)
+	switch {
+	case errors.Is(err, backend.ErrUnsupported): // this process also cannot copy from it
+		return remove()
+	case err != nil:
+		return err
 	}
-	return remove() // this process also cannot copy from it
+	return snapshots.Alone(ctx, w.Dir, remove)
 }
 
 // forkedFile is a file in the directory of a volume. It marks the volume as a complete fork.
 const forkedFile = "forked"
 
-// isIncompleteFork reports whether a volume is an incomplete fork. If this process cannot access the volume, it returns
-// false, because it also could not have created the fork.
-func (b *driver) isIncompleteFork(v volume.Volume) bool {
+// checkFork returns errIncompleteFork if a volume is an incomplete fork. If this process cannot access the volume,
+// checkFork returns nil, because this process also could not have created the fork.
+func (b *driver) checkFork(ctx context.Context, v volume.Volume) error {
 	if v.Labels[labelFork] == "" {
-		return false
+		return nil
 	}
-	w, err := b.snapshots(volumeName(v.Name))
-	return err == nil && !host.Exists(filepath.Join(w.Dir, forkedFile))
+	w, err := b.snapshots(ctx, volumeName(v.Name))
+	if err == nil && !host.Exists(filepath.Join(w.Dir, forkedFile)) {
+		return errIncompleteFork
+	}
+	return kit.Ignore(err, backend.ErrUnsupported)
 }
 
 // awaitFork waits while a process copies the files of a snapshot to a sandbox's volume. If the copy is incomplete,
@@ -102,17 +117,16 @@ func (b *driver) awaitFork(ctx context.Context, res container.InspectResponse) e
 		return nil
 	}
 	if err == nil {
-		_, err = b.learn(ctx) // reads the location of the engine's volumes
+		err = b.checkFork(ctx, v)
 	}
-	if err != nil || !b.isIncompleteFork(v) {
+	if !errors.Is(err, errIncompleteFork) {
 		return err
 	}
-	return snapshots.Alone(ctx, b.volumeDir(volumeName(v.Name)), func() error {
-		if b.isIncompleteFork(v) {
-			return errIncompleteFork
-		}
-		return nil
-	})
+	dir, err := b.volumeDir(ctx, volumeName(v.Name))
+	if err != nil {
+		return err
+	}
+	return snapshots.Alone(ctx, dir, func() error { return b.checkFork(ctx, v) })
 }
 
 // origin returns the workspace of a snapshot, if the sandbox's instance owns it.
@@ -122,7 +136,7 @@ func (b *driver) origin(ctx context.Context, from backend.ForkOf, instance strin
 	if err != nil || !sameOwner(v.Labels, instance, from.SessionID) {
 		return nil, fmt.Errorf("docker: snapshot %.80q: %w", from.Snapshot, snapshots.ErrNone)
 	}
-	return b.snapshots(name)
+	return b.snapshots(ctx, name)
 }
 
 // forkFiles copies the files of a snapshot to a new workspace or an incomplete fork.
@@ -132,7 +146,10 @@ func (c *creation) forkFiles(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	own := c.b.volumeDir(c.p.volume)
+	own, err := c.b.volumeDir(ctx, c.p.volume)
+	if err != nil {
+		return err
+	}
 	err = snapshots.Alone(ctx, own, func() error {
 		if host.Exists(filepath.Join(own, forkedFile)) { // another process has completed the fork
 			return nil

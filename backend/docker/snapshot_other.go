@@ -22,7 +22,7 @@ func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
 	return b.removeWorkspace(ctx, v)
 }
 
-func (b *driver) isIncompleteFork(volume.Volume) bool                        { return false }
+func (b *driver) checkFork(context.Context, volume.Volume) error             { return nil }
 func (b *driver) awaitFork(context.Context, container.InspectResponse) error { return nil }
 
 // Recover does nothing because snapshots are not supported.

@@ -51,12 +51,11 @@ func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (cla
 		return claimMade, nil
 	case !sameOwner(v.Labels, p.Spec.Instance, p.Spec.ID):
 		return claimUsed, fmt.Errorf("docker: volume %s belongs to another sandbox: %w", p.volume, backend.ErrExists)
-	case !b.isIncompleteFork(v):
-		return claimUsed, nil
-	case p.Spec.Fork == nil:
-		return claimIncomplete, errIncompleteFork
 	}
-	return claimIncomplete, nil
+	if err = b.checkFork(ctx, v); errors.Is(err, errIncompleteFork) && p.Spec.Fork != nil {
+		return claimIncomplete, nil
+	}
+	return claimUsed, err
 }
 
 // errIncompleteFork is the error for an incomplete fork whose creator died. The volume contains only files of the

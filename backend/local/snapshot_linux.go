@@ -35,7 +35,8 @@ func (d dirs) snapshots(session string, sized int64) *snapshots.Workspace {
 // snapshotMethods returns the driver's snapshot methods.
 func (b *driver) snapshotMethods() snapshots.Methods[*sandbox] {
 	return snapshots.Methods[*sandbox]{
-		Driver: name, Origin: b.origin, Dir: func(x *sandbox) string { return b.dirs.workspace(x.session()) },
+		Driver: name, Origin: b.origin,
+		Dir:       func(_ context.Context, x *sandbox) (string, error) { return b.dirs.workspace(x.session()), nil },
 		Own:       func(_ context.Context, id string) (*sandbox, error) { return b.own(id) },
 		Workspace: func(_ context.Context, x *sandbox) (*snapshots.Workspace, error) { return b.snapshots(x), nil },
 		Hold: func(ctx context.Context, id string, f func(*sandbox) error) error {

@@ -15,7 +15,7 @@ type Methods[R any] struct {
 	// Hold calls f and prevents a start or stop of the sandbox during the call. If nil, Methods uses Own.
 	Hold func(ctx context.Context, id string, f func(R) error) error
 	// Dir returns Workspace.Dir, even if Workspace fails.
-	Dir       func(sandbox R) string
+	Dir       func(ctx context.Context, sandbox R) (string, error)
 	Workspace func(ctx context.Context, sandbox R) (*Workspace, error)
 	// Origin returns the workspace of a snapshot if the sandbox may have a copy.
 	Origin func(ctx context.Context, sandbox R, from backend.ForkOf) (*Workspace, error)
@@ -54,8 +54,9 @@ func (m *Methods[R]) Thaw(ctx context.Context, sandbox R) error {
 }
 
 func (m *Methods[R]) unfinished(ctx context.Context, sandbox R, f func(*Workspace, context.Context) error) error {
-	if !Busy(m.Dir(sandbox)) {
-		return nil
+	dir, err := m.Dir(ctx, sandbox)
+	if err != nil || !Busy(dir) {
+		return err
 	}
 	w, err := m.Workspace(ctx, sandbox)
 	switch {
