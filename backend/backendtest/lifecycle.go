@@ -75,6 +75,8 @@ func (s *suite) workspaceKept(t *testing.T) {
 	spec := s.lone(t)
 	info := s.create(t, spec)
 	Sh(t, s.dial(t, info.ID), "echo kept > /workspace/f")
+	other := s.backend(t) // knows the sandbox
+	must(t, second(other.Get(t.Context(), info.ID)))
 	must(t, s.b.Remove(t.Context(), info.ID, backend.RemoveOptions{}))
 	again := s.create(t, spec)
 	if !s.caps.Persistent {
@@ -83,7 +85,8 @@ func (s *suite) workspaceKept(t *testing.T) {
 		}
 		return
 	}
-	must(t, s.b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true})) // the old sandbox: nothing to remove
+	must(t, other.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true})) // nothing to remove
+	Fails(t, "a workspace in use", s.b.RemoveWorkspace(t.Context(), spec.Instance, spec.ID), backend.ErrExists)
 	Prints(t, s.dial(t, again.ID), "cat /workspace/f; stat -c %u /workspace", "kept\n1000\n")
 	must(t, s.b.Remove(t.Context(), again.ID, backend.RemoveOptions{}))
 	stranger := spec

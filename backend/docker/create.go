@@ -285,7 +285,7 @@ func (c *creation) findContainer(ctx context.Context) error {
 func (c *creation) dropWorkspace(ctx context.Context) error {
 	workspace, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
 	if workspace == claimMade {
-		return c.b.removeWorkspace(ctx, c.p.volume)
+		return kit.Ignore(c.b.removeWorkspace(ctx, c.p.volume), errInUse)
 	}
 	return kit.Ignore(err, backend.ErrNotFound, backend.ErrExists, errIncompleteFork)
 }

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,7 +118,8 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 		}
 	}
 	if known && opts.Volumes {
-		if err := b.removeUnforked(ctx, workspace.(volumeName)); err != nil {
+		err := b.removeUnforked(ctx, workspace.(volumeName))
+		if err = kit.Ignore(err, errInUse); err != nil { // the session has another sandbox
 			return err
 		}
 	}
@@ -160,7 +162,8 @@ func (b *driver) removeContainer(ctx context.Context, id string) error {
 	return b.remove(ctx, "remove container", remove, func() error { return nil })
 }
 
-// remove calls f until the object is removed. If the object is in use, remove calls conflict before the next attempt.
+// remove calls f until the object is removed. If the object is in use, remove calls conflict before the next attempt. If
+// conflict returns errInUse, remove returns it.
 func (b *driver) remove(ctx context.Context, what string, f func(context.Context) error, conflict func() error) error {
 	return b.calls.Retry(ctx, func() (bool, error) {
 		err := b.calls.Do(ctx, what, f)
@@ -168,7 +171,8 @@ func (b *driver) remove(ctx context.Context, what string, f func(context.Context
 		case errors.Is(err, backend.ErrNotFound):
 			return true, nil
 		case errors.Is(err, backend.ErrExists):
-			return false, errors.Join(err, conflict())
+			err = cmp.Or(conflict(), err)
+			return errors.Is(err, errInUse), err
 		}
 		return true, err
 	})

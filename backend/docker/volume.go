@@ -109,14 +109,20 @@ func (b *driver) unusedVolumes(ctx context.Context, label, value string) ([]*vol
 	return list.Volumes, err
 }
 
-// removeInits removes the helper containers of a volume.
+// removeInits removes the helper containers of a volume. If another container uses the volume, removeInits returns
+// errInUse.
 func (b *driver) removeInits(ctx context.Context, name volumeName) error {
-	role := filters.Arg("label", backend.LabelRole+"="+backend.RoleInit)
-	list, err := b.listContainers(ctx, filters.Arg("volume", string(name)), role)
+	list, err := b.listContainers(ctx, filters.Arg("volume", string(name)))
 	for _, c := range list {
-		if c.State != container.StateRunning {
+		switch init := c.Labels[backend.LabelRole] == backend.RoleInit; {
+		case init && c.State != container.StateRunning:
 			err = errors.Join(err, b.removeContainer(ctx, c.ID))
+		case !init && state(c.State) != backend.StateGone:
+			err = errors.Join(err, errInUse)
 		}
 	}
 	return err
 }
+
+// errInUse is the error for a volume of an existing container.
+var errInUse = fmt.Errorf("docker: the workspace is in use: %w", backend.ErrExists)
