@@ -281,6 +281,7 @@ func TestNodeAway(t *testing.T) {
 	if got, err := b.Get(t.Context(), info.ID); err != nil || got.State != backend.StateRunning {
 		t.Errorf("Get: %+v, %v", got, err)
 	}
+	backendtest.Fails(t, "Stop", b.Stop(t.Context(), other.ID), backend.ErrUnavailable)
 	name, _, _ := strings.Cut(other.ID, ".")
 	now := int64(0)
 	pods := clustertest.Pods(admin(t), namespace())

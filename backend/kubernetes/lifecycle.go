@@ -141,9 +141,15 @@ func (d *driver) Stop(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	begin := time.Now()
 	return d.calls.Retry(ctx, func() (bool, error) {
 		_, info, err := d.own(ctx, id)
-		return err != nil || info.State == backend.StateStopped, err
+		stopped := err == nil && info.State == backend.StateStopped
+		if err == nil && !stopped && time.Since(begin) >= goesWithin {
+			err = fmt.Errorf("kubernetes: %s was stopped but still runs; its node may be unreachable: %w",
+				pod.Name, backend.ErrUnavailable)
+		}
+		return stopped || err != nil, err
 	})
 }
 
@@ -218,8 +224,8 @@ func (d *driver) removePod(ctx context.Context, name string, unused bool, meant 
 	})
 }
 
-// A deleted object disappears within goesWithin, unless its node is unreachable. A call waits at least stuckFor,
-// because the clock of this host may be wrong.
+// A deleted object disappears and a stopped pod ends within goesWithin, unless the node is unreachable. A call waits at
+// least stuckFor, because the clock of this host may be wrong.
 const goesWithin, stuckFor = 45 * time.Second, 5 * time.Second
 
 // stuck returns an error for an object still existing goesWithin after the deletion.
