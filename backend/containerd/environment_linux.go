@@ -32,11 +32,11 @@ func (b *driver) findEnvironment(ctx context.Context, p *plan, img *image) (_ *i
 	if p.Spec.Environment == "" {
 		return img, "", nil
 	}
-	name = p.EnvironmentName(img.id)
-	if p.Spec.Building {
-		return img, name, nil
+	name, err := p.EnvironmentName(img.id, img.volumes...)
+	if err != nil || p.Spec.Building {
+		return img, name, err
 	}
-	_, err := b.environment(ctx, name)
+	_, err = b.environment(ctx, name)
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil, "", b.calls.NoEnvironment(p.Plan)
 	}

@@ -30,7 +30,10 @@ func (b *driver) findEnvironment(ctx context.Context, p *plan, img *image) error
 	if p.Spec.Environment == "" {
 		return nil
 	}
-	name := p.EnvironmentName(img.id)
+	name, err := p.EnvironmentName(img.id, img.volumes...)
+	if err != nil {
+		return err
+	}
 	if p.Spec.Building {
 		p.labels[labelBuilding] = name
 		return nil

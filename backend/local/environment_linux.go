@@ -51,7 +51,7 @@ func (b *driver) planEnvironment(p *kit.Plan, r *record) error {
 	if p.Spec.Environment == "" {
 		return nil
 	}
-	name := p.EnvironmentName(hostDigest())
+	name, _ := p.EnvironmentName(hostDigest()) // the host declares no volumes
 	if p.Spec.Building {
 		r.Building, r.Root = name, backend.RootReadonly
 		r.Limits.WorkspaceBytes, r.Workspace = p.Root, backend.WorkspaceWatched

@@ -10,11 +10,18 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// EnvironmentName returns the name of the environment for the plan's sandbox on the image with this digest.
-func (p *Plan) EnvironmentName(image string) string {
+// EnvironmentName returns the name of the environment for the plan's sandbox on the image with this digest. If a volume
+// of the image hides the environment, EnvironmentName returns ErrInvalid.
+func (p *Plan) EnvironmentName(image string, volumes ...string) (string, error) {
+	for _, v := range volumes {
+		if overlap(v, backend.EnvironmentDir) {
+			return "", fmt.Errorf("%s: image %s: its volume %.100q hides installed packages: %w",
+				p.driver, p.Image, v, backend.ErrInvalid)
+		}
+	}
 	parts := []string{p.Spec.Instance, image, p.Spec.Environment, p.User.String()}
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
-	return hex.EncodeToString(sum[:16])
+	return hex.EncodeToString(sum[:16]), nil
 }
 
 // EnvironmentLabels returns the labels of the installed environment of a sandbox with these labels.

@@ -52,6 +52,18 @@ func TestJudgeImage(t *testing.T) {
 	}
 }
 
+// TestHiddenEnvironment verifies that packages are not installed where a volume of the image would hide them.
+func TestHiddenEnvironment(t *testing.T) {
+	t.Parallel()
+	for volume, want := range map[string]error{
+		"/opt": backend.ErrInvalid, "/opt/workcell": backend.ErrInvalid, "/opt/workcell/bin": backend.ErrInvalid, "/opt/work": nil,
+	} {
+		if name, err := new(kit.Plan).EnvironmentName("digest", "/data", volume); !errors.Is(err, want) || want == nil && name == "" {
+			t.Errorf("%s: %q, %v, want %v", volume, name, err, want)
+		}
+	}
+}
+
 // TestRootBytes verifies that a writable root has a limit, and that a single file can exceed this limit at most once.
 // The default workspace size does not limit the root.
 func TestRootBytes(t *testing.T) {
