@@ -156,8 +156,11 @@ func (b *driver) makeWorkspace(ctx context.Context, r *record) (made bool, err e
 			return false, fmt.Errorf("containerd: the existing workspace has no owner record: %w", backend.ErrExists)
 		}
 		made = true
-	case !found.is(tag.Instance, tag.Session) || found.Bytes != r.config.Sized():
+	case !found.is(tag.Instance, tag.Session):
 		return false, errStrange
+	case found.Bytes != tag.Bytes:
+		return false, fmt.Errorf("containerd: the existing workspace has a limit of %d bytes: %w",
+			found.Bytes, backend.ErrExists)
 	}
 	if err := os.MkdirAll(dir.workspace(r.session), 0o755); err != nil {
 		return made, stateError("create the workspace", err)
