@@ -74,16 +74,16 @@ func (s *shop) order(id string) (order, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o, err := find(id)
-	o.Refunded = s.refunded[id]
+	o.Refunded = s.refunded[o.ID]
 	return o, err
 }
 
-// find returns the original order.
+// find returns the original order. Its ID is the same for "5" and "05".
 func find(id string) (order, error) {
 	n, err := strconv.Atoi(id)
 	if err != nil || n < 1 || n > 60 {
 		return order{}, fmt.Errorf("order %q not found", id)
 	}
 	customers := []string{"Ada", "Grace", "Edsger", "Barbara"}
-	return order{ID: id, Customer: customers[n%len(customers)], Amount: float64(n*7%50) + 0.5}, nil
+	return order{ID: strconv.Itoa(n), Customer: customers[n%len(customers)], Amount: float64(n*7%50) + 0.5}, nil
 }
