@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestEveryDriverConforms verifies that each driver package, recognized by a constructor New, has a short
@@ -13,9 +15,7 @@ import (
 func TestEveryDriverConforms(t *testing.T) {
 	t.Parallel()
 	entries, err := os.ReadDir("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	drivers := 0
 	for _, e := range entries {
 		dir := filepath.Join("..", e.Name())
@@ -48,14 +48,10 @@ func TestEveryDriverConforms(t *testing.T) {
 func declaresNew(t *testing.T, dir string) bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	for _, file := range files {
 		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		if !strings.HasSuffix(file, "_test.go") && strings.Contains(string(source), "\nfunc New(") {
 			return true
 		}

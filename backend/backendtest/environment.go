@@ -76,9 +76,7 @@ func (s *suite) installing(t *testing.T, b backend.SandboxBackend, spec backend.
 	spec = another(spec)
 	spec.Building = true
 	info, err := b.Create(t.Context(), spec)
-	if err != nil {
-		t.Fatalf("Create: %v", err)
-	}
+	must(t, err)
 	t.Cleanup(func() { Remove(t, s.b, info.ID) })
 	Sh(t, Dial(t, b, info.ID), line)
 	return info.ID

@@ -36,11 +36,9 @@ func (s *suite) killed(t *testing.T) {
 		got, err := s.b.Get(t.Context(), info.ID)
 		return err == nil && got.State == backend.StateStopped
 	})
-	if err := second(s.b.Dial(t.Context(), info.ID)); !errors.Is(err, backend.ErrLost) {
-		t.Errorf("Dial: %v, want ErrLost", err)
-	} else {
-		forAgents(t, err)
-	}
+	err := second(s.b.Dial(t.Context(), info.ID))
+	Fails(t, "Dial", err, backend.ErrLost)
+	forAgents(t, err)
 	if list, err := s.b.List(t.Context(), backend.Filter{Instance: spec.Instance}); err != nil || len(list) != 1 || list[0].State != backend.StateStopped {
 		t.Errorf("List: %+v, %v", list, err)
 	}
@@ -96,9 +94,6 @@ func (s *suite) cancelledCreate(t *testing.T) {
 			t.Errorf("Create: %v, want context.Canceled", err)
 		}
 		s.nothingLeft(t, spec.Instance)
-		if list, err := s.b.List(t.Context(), backend.Filter{Instance: spec.Instance}); err != nil || len(list) != 0 {
-			t.Errorf("List: %+v, %v, want nothing", list, err)
-		}
 	}
 }
 
@@ -133,9 +128,7 @@ func (s *suite) closedDuringCreate(t *testing.T) {
 		})
 	}
 	time.Sleep(50 * time.Millisecond)
-	if err := b.Close(); err != nil {
-		t.Errorf("Close: %v", err)
-	}
+	Fails(t, "Close", b.Close(), nil)
 	wg.Wait()
 	s.nothingLeft(t, spec.Instance)
 }

@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -99,9 +100,7 @@ func (s *suite) foreign(t *testing.T) {
 		must(t, err)
 		for _, name := range names {
 			s.gone(t, name)
-			if err := s.b.Remove(t.Context(), name, backend.RemoveOptions{Volumes: true}); err != nil {
-				t.Errorf("Remove of %s: %v", what, err)
-			}
+			Fails(t, "Remove of "+what, s.b.Remove(t.Context(), name, backend.RemoveOptions{Volumes: true}), nil)
 		}
 		if after, err := s.h.Describe(t.Context(), names[0]); err != nil || after != before {
 			t.Errorf("%s was touched: %v\n%s\n%s", what, err, before, after)
@@ -124,9 +123,8 @@ func (s *suite) ids(t *testing.T) {
 			continue
 		}
 		s.gone(t, name)
-		if err := s.b.Remove(t.Context(), name, backend.RemoveOptions{Volumes: true}); err != nil {
-			t.Errorf("Remove of %.80q: %v", name, err)
-		}
+		what := fmt.Sprintf("Remove of %.80q", name)
+		Fails(t, what, s.b.Remove(t.Context(), name, backend.RemoveOptions{Volumes: true}), nil)
 	}
 	s.inState(t, id, backend.StateRunning)
 }

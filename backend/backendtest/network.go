@@ -110,7 +110,13 @@ func (s *suite) arrived(dest string, r reached) bool {
 func (s *suite) networkNone(t *testing.T) {
 	_, conn := s.inPython(t)
 	dests := append(forbidden(), "dns:example.com:0", "tcp:1.1.1.1:443", "udp:8.8.8.8:53")
-	for dest, r := range reach(t, conn, append(dests, s.hostDestinations(t)...)...) {
+	s.closed(t, conn, append(dests, s.hostDestinations(t)...))
+}
+
+// closed verifies that no packet to these destinations leaves a sandbox.
+func (s *suite) closed(t *testing.T, conn *client.Conn, dests []string) {
+	t.Helper()
+	for dest, r := range reach(t, conn, dests...) {
 		if s.arrived(dest, r) {
 			t.Errorf("%s: %s after %.1f s", dest, r.Result, r.Seconds)
 		}
@@ -139,15 +145,7 @@ func (s *suite) networkBridge(t *testing.T) {
 	for _, a := range addressesIn(t, peer) {
 		dests = append(dests, "tcp:"+a+":80", "udp:"+a+":80")
 	}
-	closed := func(t *testing.T, conn *client.Conn) {
-		t.Helper()
-		for dest, r := range reach(t, conn, dests...) {
-			if s.arrived(dest, r) {
-				t.Errorf("%s: %s after %.1f s", dest, r.Result, r.Seconds)
-			}
-		}
-	}
-	closed(t, conn)
+	s.closed(t, conn, dests)
 	if s.h.Cluster { // the cluster's network learns about a sandbox after the start
 		Eventually(t, "the network", func() bool { return reach(t, conn, "udp:1.1.1.1:53")["udp:1.1.1.1:53"].Result == "ok" })
 	}
@@ -165,7 +163,7 @@ func (s *suite) networkBridge(t *testing.T) {
 	s.privileges(t, conn)
 	must(t, s.b.Stop(t.Context(), info.ID))
 	must(t, s.b.Start(t.Context(), info.ID))
-	closed(t, s.dial(t, info.ID))
+	s.closed(t, s.dial(t, info.ID), dests)
 }
 
 // addressesIn returns the addresses of a sandbox, as seen from inside.

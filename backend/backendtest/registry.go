@@ -153,9 +153,8 @@ func BuildImage(t testing.TB, cfg v1.Config, entries ...Entry) v1.Image {
 	must(t, err)
 	file = file.DeepCopy()
 	file.OS, file.Architecture, file.Config = "linux", runtime.GOARCH, cfg
-	if img, err = mutate.ConfigFile(img, file); err != nil {
-		t.Fatal(err)
-	}
+	img, err = mutate.ConfigFile(img, file)
+	must(t, err)
 	return img
 }
 

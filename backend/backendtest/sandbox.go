@@ -124,9 +124,7 @@ func Spec(instance, image string) backend.Spec {
 func Create(t testing.TB, b backend.SandboxBackend, spec backend.Spec) backend.Info {
 	t.Helper()
 	info, err := b.Create(t.Context(), spec)
-	if err != nil {
-		t.Fatalf("Create: %v", err)
-	}
+	must(t, err)
 	t.Cleanup(func() { Remove(t, b, info.ID) })
 	return info
 }
@@ -136,9 +134,7 @@ func Remove(t testing.TB, b backend.SandboxBackend, id string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
-	if err := b.Remove(ctx, id, backend.RemoveOptions{Volumes: true}); err != nil {
-		t.Errorf("Remove: %v", err)
-	}
+	Fails(t, "Remove", b.Remove(ctx, id, backend.RemoveOptions{Volumes: true}), nil)
 }
 
 // Calls returns calls of a backend by name. Calls for a sandbox use id.
@@ -159,11 +155,7 @@ func Calls(b backend.SandboxBackend, id string, spec func() backend.Spec) map[st
 func Closing[B backend.SandboxBackend](t testing.TB, b B, err error) B {
 	t.Helper()
 	must(t, err)
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
+	t.Cleanup(func() { Fails(t, "Close", b.Close(), nil) })
 	return b
 }
 
