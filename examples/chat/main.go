@@ -25,6 +25,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -167,8 +168,26 @@ func readUsers(file string) (map[[sha256.Size]byte]string, error) {
 // onlyUser is the user of all requests if no tokens are configured.
 const onlyUser = "local"
 
-// authenticated serves only requests with a valid token, as the user of the token.
+// fromHost refuses requests that a browser on this host sends for web pages: from another site, or to another name of
+// this host.
+func fromHost(next http.Handler) http.Handler {
+	next = http.NewCrossOriginProtection().Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at := url.URL{Host: r.Host}
+		if name := at.Hostname(); name != "localhost" && net.ParseIP(name) == nil {
+			http.Error(w, "unknown host", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// authenticated serves only requests with a valid token, as the user of the token. Without users, it serves requests of
+// programs on this host.
 func authenticated(users map[[sha256.Size]byte]string, next http.Handler) http.Handler {
+	if users == nil {
+		next = fromHost(next)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user := onlyUser
 		if users != nil {
@@ -209,7 +228,7 @@ func bounded(next http.Handler) http.Handler {
 			http.Error(w, "the request cannot be read", http.StatusBadRequest)
 			return
 		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body)) // Genkit reads only known lengths
 		next.ServeHTTP(w, r)
 	})
 }

@@ -295,15 +295,39 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestTooLarge verifies that a request above the size limit is refused.
+// TestWebPages verifies that web pages cannot send requests through a browser on this host.
+func TestWebPages(t *testing.T) {
+	handler := authenticated(nil, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, c := range []struct {
+		host, origin string
+		want         int
+	}{
+		{"127.0.0.1:8080", "", http.StatusOK},
+		{"localhost", "http://localhost", http.StatusOK},
+		{"[::1]:8080", "http://[::1]:8080", http.StatusOK},
+		{"127.0.0.1:8080", "https://site.example", http.StatusForbidden},
+		{"site.example:8080", "http://site.example:8080", http.StatusForbidden},
+	} {
+		r, w := httptest.NewRequest(http.MethodPost, "/agents/chat", nil), httptest.NewRecorder()
+		r.Host = c.host
+		r.Header.Set("Origin", c.origin)
+		if handler.ServeHTTP(w, r); w.Code != c.want {
+			t.Errorf("host %s, origin %q: status %d, want %d", c.host, c.origin, w.Code, c.want)
+		}
+	}
+}
+
+// TestTooLarge verifies that a request above the size limit is refused, and that its handler knows the size.
 func TestTooLarge(t *testing.T) {
 	server := httptest.NewServer(bounded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n, err := io.Copy(io.Discard, r.Body)
-		fmt.Fprint(w, n, err)
+		if n, err := io.Copy(io.Discard, r.Body); n != r.ContentLength || err != nil {
+			t.Errorf("%d of %d bytes, %v", n, r.ContentLength, err)
+		}
 	})))
 	defer server.Close()
 	for size, want := range map[int]int{maxBody: http.StatusOK, maxBody + 1: http.StatusRequestEntityTooLarge} {
-		resp, err := http.Post(server.URL, "application/json", strings.NewReader(strings.Repeat("x", size)))
+		body := struct{ io.Reader }{strings.NewReader(strings.Repeat("x", size))} // of unknown size
+		resp, err := http.Post(server.URL, "application/json", body)
 		if err != nil {
 			t.Fatal(err)
 		}
