@@ -84,7 +84,7 @@ func (s *suite) installing(t *testing.T, b backend.SandboxBackend, spec backend.
 
 // install is a shell command to install a program, and a file only readable for the owner.
 const install = "umask 077; mkdir bin && cd /opt/workcell && mkdir bin node_modules && printf '#!/bin/sh\\necho it runs\\n' > bin/it && chmod 700 bin/it && " +
-	"echo module > node_modules/m && ln -s /etc/passwd node_modules/l && mkfifo p; echo secret > /workspace/x; echo secret > /tmp/x"
+	"echo module > node_modules/m && ln -s /etc/passwd node_modules/l && mkfifo p && mkdir \"$(printf '\\377')\"; echo secret > /workspace/x; echo secret > /tmp/x"
 
 // environmentKept verifies that an installed environment is available to every sandbox of the same image, user, and
 // instance.

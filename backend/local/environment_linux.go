@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -147,7 +148,7 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 		return nil
 	}
 	tmp := b.dirs.fresh()
-	if err = b.gatherEnvironment(x, tmp); err == nil {
+	if err = b.gatherEnvironment(ctx, x, tmp); err == nil {
 		err = host.Public(host.RenameNew(tmp, b.dirs.environment(x.Building)))
 	}
 	if err == nil {
@@ -162,7 +163,7 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 
 // gatherEnvironment creates an environment's directory from the files in a workspace. The sandbox must have no running
 // process.
-func (b *driver) gatherEnvironment(x *sandbox, tmp string) error {
+func (b *driver) gatherEnvironment(ctx context.Context, x *sandbox, tmp string) error {
 	files := filepath.Join(tmp, environmentFiles)
 	err := errors.Join(os.MkdirAll(b.dirs.environments(), 0o700), os.Mkdir(tmp, 0o700))
 	if err == nil {
@@ -178,7 +179,7 @@ func (b *driver) gatherEnvironment(x *sandbox, tmp string) error {
 	if err != nil {
 		return err
 	}
-	size, err := b.shareTree(files)
+	size, err := b.shareTree(ctx, files)
 	if err == nil {
 		e := environment{kit.EnvironmentLabels(&x.Record, x.Labels, time.Now()), size}
 		err = host.WriteJSON(filepath.Join(tmp, environmentFile), e, false)
@@ -195,16 +196,18 @@ func (b *driver) gatherEnvironment(x *sandbox, tmp string) error {
 }
 
 // shareTree makes the files of one sandbox readable for all sandboxes. It returns their total size.
-func (b *driver) shareTree(dir string) (size int64, err error) {
+func (b *driver) shareTree(ctx context.Context, dir string) (size int64, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return 0, err
 	}
 	defer root.Close()
-	err = fs.WalkDir(root.FS(), ".", func(name string, _ fs.DirEntry, err error) error {
-		if err != nil {
+	// The file system of root would refuse names that are not UTF-8.
+	err = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
+		name := "." + strings.TrimPrefix(path, dir)
 		st, err := root.Lstat(name)
 		if err == nil && b.machine.blocks { // other sandboxes have other user IDs
 			err = root.Lchown(name, os.Geteuid(), os.Getegid())
