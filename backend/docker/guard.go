@@ -118,7 +118,7 @@ func (b *driver) runGuard(
 		c.Healthcheck = &container.HealthConfig{Test: []string{noneShell}}
 	}}
 	err = b.withHelper(ctx, h, func(id string) (err error) {
-		out, err = b.runOnce(ctx, id)
+		out, err = kit.Call(ctx, b.calls, "network guard", kit.With(b.runOnce, id))
 		return err
 	})
 	return out, err
@@ -126,8 +126,6 @@ func (b *driver) runGuard(
 
 // runOnce starts a container and returns the output if it exits successfully.
 func (b *driver) runOnce(ctx context.Context, id string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, kit.CleanupTimeout)
-	defer cancel()
 	s, err := b.hijack(ctx, "attach", "/containers/"+id+"/attach", url.Values{"stream": {"1"}, "stdout": {"1"}}, nil, nil)
 	if err != nil {
 		return nil, err
@@ -143,7 +141,7 @@ func (b *driver) runOnce(ctx context.Context, id string) ([]byte, error) {
 	}
 	code, err := kit.Call(ctx, b.calls, "wait", func(ctx context.Context) (int64, error) { return b.exitCode(ctx, id) })
 	if err == nil && code != 0 {
-		err = fmt.Errorf("docker: the network guard exited with %d: %.200s", code, out)
+		err = fmt.Errorf("exited with %d: %.200s", code, out)
 	}
 	return out, err
 }
