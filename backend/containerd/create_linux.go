@@ -99,24 +99,18 @@ func (b *driver) outlive(ctx context.Context, err error) error {
 
 // createRecord creates the container's record, unless the session already has a record.
 func (c *creation) createRecord(ctx context.Context) error {
-	spec, err := typeurl.MarshalAny(c.b.ociSpec(c.p, c.rec, c.img.volumes))
-	if err != nil {
+	spec, err1 := typeurl.MarshalAny(c.b.ociSpec(c.p, c.rec, c.img.volumes))
+	runtime, err2 := typeurl.MarshalAny(&options.Options{BinaryName: c.p.runtime})
+	ext, err3 := c.rec.extension()
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return fmt.Errorf("containerd: container: %w", err)
-	}
-	runtime, err := typeurl.MarshalAny(&options.Options{BinaryName: c.p.runtime})
-	if err != nil {
-		return fmt.Errorf("containerd: container: %w", err)
-	}
-	ext, err := c.rec.extension()
-	if err != nil {
-		return err
 	}
 	unlock, err := c.b.lock(ctx, c.rec.session)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := c.b.only(ctx, c.rec); err != nil {
+	if err := c.b.only(ctx, c.rec.session, c.rec); err != nil {
 		return err
 	}
 	c.tried = true
@@ -131,14 +125,15 @@ func (c *creation) createRecord(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.b.only(ctx, c.rec) // another installation has other locks, and a dead process's request may arrive late
+	return c.b.only(ctx, c.rec.session, c.rec) // another installation has other locks, and a dead process's request may arrive late
 }
 
-// only returns an error if another sandbox of the sandbox's session has a record.
-func (b *driver) only(ctx context.Context, r *record) error {
-	others, err := b.others(ctx, r.session, r)
+// only returns an error if the session has a record of a sandbox other than r, which may be nil.
+func (b *driver) only(ctx context.Context, session sessionName, r *record) error {
+	others, err := b.others(ctx, session, r)
 	if err == nil && len(others) > 0 {
-		err = fmt.Errorf("containerd: sandbox %s already has a container: %w", r.labels[backend.LabelID], backend.ErrExists)
+		err = fmt.Errorf("containerd: sandbox %s already has a container: %w",
+			others[0].labels[backend.LabelID], backend.ErrExists)
 	}
 	return err
 }
@@ -147,22 +142,19 @@ func (b *driver) only(ctx context.Context, r *record) error {
 func (b *driver) materialize(ctx context.Context, r *record) (mounts []mount.Mount, workspace bool, err error) {
 	var accounts kit.Accounts
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		var err error
+	g.Go(func() (err error) {
 		if mounts, err = b.prepareSnapshot(gctx, r); err == nil {
 			accounts, err = b.accountsOf(gctx, r, mounts)
 		}
 		return err
 	})
-	g.Go(func() error {
-		if err := makeFiles(r); err != nil {
-			return err
+	g.Go(func() (err error) {
+		if err = makeFiles(r); err == nil {
+			err = b.makeCgroup(r)
 		}
-		if err := b.makeCgroup(r); err != nil {
-			return err
+		if err == nil {
+			workspace, err = b.makeWorkspace(gctx, r)
 		}
-		var err error
-		workspace, err = b.makeWorkspace(gctx, r)
 		return err
 	})
 	if err = g.Wait(); err == nil {

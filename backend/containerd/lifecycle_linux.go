@@ -172,12 +172,8 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 		return err
 	}
 	defer unlock()
-	others, err := b.others(ctx, session, nil)
-	if err != nil {
+	if err := b.only(ctx, session, nil); err != nil {
 		return err
-	}
-	if len(others) > 0 {
-		return fmt.Errorf("containerd: sandbox %s already has a container: %w", sessionID, backend.ErrExists)
 	}
 	tag, err := b.state.readTag(session)
 	if err == nil && tag != (workspaceTag{}) && !tag.is(instance, sessionID) {

@@ -66,10 +66,7 @@ func (r *record) finishImage() error {
 		return nil
 	}
 	err := os.Rename(r.state().newImage(r.session), image)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return stateError("create the workspace", err)
+	return stateError("create the workspace", kit.Ignore(err, os.ErrNotExist))
 }
 
 // formatWorkspace creates a workspace's file system under the temporary name, if the workspace needs one. An existing

@@ -88,16 +88,17 @@ func (c *creation) start(ctx context.Context) error {
 	if err := c.requestContainer(ctx); err != nil {
 		return err
 	}
-	workspace, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
-	if err != nil {
+	made, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
+	incomplete := errors.Is(err, errIncompleteFork) && c.p.Spec.Fork != nil
+	if err != nil && !incomplete {
 		return err
 	}
-	if workspace != claimMade {
+	if !made {
 		if err := c.b.removeTerminals(ctx, c.p.volume); err != nil {
 			return err
 		}
 	}
-	if workspace != claimUsed && c.p.Spec.Fork != nil {
+	if incomplete || made && c.p.Spec.Fork != nil {
 		if err := c.forkFiles(ctx); err != nil {
 			return err
 		}
@@ -283,8 +284,8 @@ func (c *creation) findContainer(ctx context.Context) error {
 
 // dropWorkspace removes the volume if this creation created it.
 func (c *creation) dropWorkspace(ctx context.Context) error {
-	workspace, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
-	if workspace == claimMade {
+	made, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
+	if made {
 		return kit.Ignore(c.b.removeWorkspace(ctx, c.p.volume), errInUse)
 	}
 	return kit.Ignore(err, backend.ErrNotFound, backend.ErrExists, errIncompleteFork)

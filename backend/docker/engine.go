@@ -59,7 +59,7 @@ func (b *driver) learn(ctx context.Context) (*engine, error) {
 	}
 	e, err := describe(info)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("docker: %w", err)
 	}
 	b.known.CompareAndSwap(nil, &e)
 	return b.known.Load(), nil

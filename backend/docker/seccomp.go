@@ -1,7 +1,6 @@
 package docker
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend/internal/seccomp"
@@ -17,11 +16,8 @@ func seccompChoice(securityOptions []string) (profile string, enforced bool, err
 		}
 		switch strings.TrimPrefix(rest, "profile=") {
 		case "", "default", "builtin", "unconfined":
-			profile, err := seccomp.JSON()
-			if err != nil {
-				return "", false, fmt.Errorf("docker: %w", err)
-			}
-			return profile, true, nil
+			profile, err = seccomp.JSON()
+			return profile, true, err
 		}
 		return "", true, nil
 	}

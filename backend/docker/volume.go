@@ -31,31 +31,20 @@ func (b *driver) workspaceMount(p *plan, nonce string) mount.Mount {
 	}
 }
 
-// claim is the state of a session's workspace volume after the creation of the container.
-type claim int
-
-const (
-	claimUsed       claim = iota // existed before
-	claimIncomplete              // existed before, but is an incomplete fork
-	claimMade                    // created together with the container
-)
-
-// claimWorkspace returns the state of the workspace volume. If the volume does not belong to the session or cannot be
-// used, claimWorkspace returns an error.
-func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (claim, error) {
+// claimWorkspace checks the workspace volume after the creation of the container. made reports whether the volume was
+// created together with the container. If the volume is an incomplete fork, claimWorkspace returns errIncompleteFork. It
+// returns another error if the volume does not belong to the session.
+func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (made bool, err error) {
 	v, err := b.inspectVolume(ctx, p.volume)
 	switch {
 	case err != nil:
-		return claimUsed, err
+		return false, err
 	case v.Labels[labelNonce] == nonce:
-		return claimMade, nil
+		return true, nil
 	case !sameOwner(v.Labels, p.Spec.Instance, p.Spec.ID):
-		return claimUsed, fmt.Errorf("docker: volume %s belongs to another sandbox: %w", p.volume, backend.ErrExists)
+		return false, fmt.Errorf("docker: volume %s belongs to another sandbox: %w", p.volume, backend.ErrExists)
 	}
-	if err = b.checkFork(ctx, v); errors.Is(err, errIncompleteFork) && p.Spec.Fork != nil {
-		return claimIncomplete, nil
-	}
-	return claimUsed, err
+	return false, b.checkFork(ctx, v)
 }
 
 // errIncompleteFork is the error for an incomplete fork whose creator died. The volume contains only files of the

@@ -125,8 +125,5 @@ func (d dirs) releaseBlock(base uint32) error {
 	if base == 0 {
 		return nil
 	}
-	if err := os.Remove(d.block(base)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return failed("releasing user IDs", err)
-	}
-	return nil
+	return failed("releasing user IDs", kit.Ignore(os.Remove(d.block(base)), os.ErrNotExist))
 }

@@ -203,10 +203,8 @@ func (x *sandbox) running(boot string) (process, bool) {
 // started returns the process of the last start, unless a stop followed.
 func (x *sandbox) started() (process, bool) {
 	var p process
-	if err := host.ReadJSON(x.file(runFile), &p); err != nil {
-		return p, false
-	}
-	return p, true
+	err := host.ReadJSON(x.file(runFile), &p)
+	return p, err == nil
 }
 
 // made reports whether Create is complete.

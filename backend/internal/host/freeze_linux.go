@@ -120,7 +120,7 @@ func (p Processes) EndOthers() error {
 	if err := unix.Stat(fmt.Sprintf("/proc/%d/exe", p.PID), &own); err != nil {
 		return fmt.Errorf("%w: %w", errExited, err)
 	}
-	members := p.members()
+	members := Members(p.group)
 	for _, pid := range members {
 		if pid == p.PID || ended(pid) || runs(pid, &own) && !slices.Contains(members, parentOf(pid)) {
 			continue
@@ -176,7 +176,7 @@ const mapsBound = 1 << 20
 // can write to such files without a change of the file times. known is false if the mappings cannot be read.
 func (p Processes) SharedFiles(ctx context.Context) (inodes map[uint64]bool, known bool) {
 	inodes = map[uint64]bool{}
-	lines, members := 0, p.members()
+	lines, members := 0, Members(p.group)
 	if len(members) == 0 { // the group must contain at least the main process
 		return nil, false
 	}
@@ -224,9 +224,6 @@ func sharedFiles(maps string, inodes map[uint64]bool) (n int, err error) {
 	}
 	return n, scan.Err()
 }
-
-// members returns the processes in the sandbox's control group.
-func (p Processes) members() []int { return Members(p.group) }
 
 // Members returns the processes of a control group by the group's directory. If the group no longer exists, Members
 // returns nil.
