@@ -123,19 +123,18 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b.guest.init(o.Guest)
 	kit.Times(&o.CallTimeout, &o.Patience, &o.PullTimeout)
 	b.log = o.Logger
-	api, err := newClient(b.opts)
-	if err != nil {
+	var err error
+	if b.api, err = newClient(b.opts); err != nil {
 		return nil, err
 	}
-	b.api = api
 	b.workspaceSnapshots = b.snapshotMethods()
 	b.calls = kit.New(kit.Options{
 		Name: "docker", Log: b.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Classify: classify,
-		Ping: func(ctx context.Context) error { _, err := api.Ping(ctx); return err },
+		Ping: func(ctx context.Context) error { _, err := b.api.Ping(ctx); return err },
 	})
 	b.pulls = kit.NewPulls(b.calls, o.PullTimeout)
 	if err := b.probe(ctx); err != nil {
-		return nil, errors.Join(err, b.calls.Close(api.Close))
+		return nil, errors.Join(err, b.calls.Close(b.api.Close))
 	}
 	return &Backend{kit.NewDriver(b, b.calls, o.Images, o.Limits), b}, nil
 }

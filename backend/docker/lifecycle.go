@@ -45,14 +45,12 @@ func (b *driver) own(ctx context.Context, id string) (container.InspectResponse,
 		return container.InspectResponse{}, notFound(id)
 	}
 	res, err := b.inspect(ctx, id)
-	if errors.Is(err, backend.ErrNotFound) {
+	other := err == nil && (res.ID != id || res.Config == nil || !isSandbox(res.Config.Labels, res.Name))
+	if other || errors.Is(err, backend.ErrNotFound) {
 		return res, notFound(id)
 	}
 	if err != nil {
 		return res, err
-	}
-	if res.ID != id || res.Config == nil || !isSandbox(res.Config.Labels, res.Name) {
-		return res, notFound(id)
 	}
 	b.workspaces.Store(id, workspaceName(res.Config.Labels[backend.LabelID]))
 	return res, nil

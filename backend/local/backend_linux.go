@@ -46,11 +46,10 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if err := b.applyDefaults(); err != nil {
 		return nil, err
 	}
-	dirs, err := openDirs(b.opts.StateDir)
-	if err != nil {
+	var err error
+	if b.dirs, err = openDirs(b.opts.StateDir); err != nil {
 		return nil, err
 	}
-	b.dirs = dirs
 	if b.guest, err = b.dirs.installGuest(b.opts.Guest); err != nil {
 		return nil, err
 	}
@@ -81,18 +80,15 @@ func (b *driver) applyDefaults() error {
 		return err
 	}
 	b.log = o.Logger
+	var err error
 	if o.StateDir == "" {
-		dir, err := defaultStateDir()
-		if err != nil {
+		if o.StateDir, err = defaultStateDir(); err != nil {
 			return err
 		}
-		o.StateDir = dir
 	}
-	dir, err := filepath.Abs(o.StateDir)
-	if err != nil {
+	if o.StateDir, err = filepath.Abs(o.StateDir); err != nil {
 		return fmt.Errorf("local: state directory: %w", err)
 	}
-	o.StateDir = dir
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -290,12 +291,10 @@ func (b *driver) hasSandboxes(name string) bool {
 	if err != nil {
 		return true
 	}
-	for _, entry := range entries {
-		if x, err := b.readSandbox(entry.Name()); err == nil && x.Environment == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		x, err := b.readSandbox(e.Name())
+		return err == nil && x.Environment == name
+	})
 }
 
 // realPath returns the path of a program in the search path, with links resolved. If the program is missing, realPath

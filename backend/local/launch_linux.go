@@ -2,6 +2,7 @@ package local
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,12 +59,7 @@ func (b *driver) fork(i ids, listener, log *os.File) (*launching, error) {
 		return nil, errors.Join(err, config.Close())
 	}
 	defer theirStatus.Close()
-	if listener == nil {
-		listener = null
-	}
-	if log == nil {
-		log = null
-	}
+	listener, log = cmp.Or(listener, null), cmp.Or(log, null)
 	uids, gids := i.mappings()
 	pidfd := -1
 	files := []uintptr{null.Fd(), null.Fd(), log.Fd(), theirConfig.Fd(), theirStatus.Fd(), listener.Fd()}

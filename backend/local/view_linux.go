@@ -242,7 +242,7 @@ func (b *driver) rlimits(r *record) []launch.Rlimit {
 		// This limit also counts in the sandbox's user namespace, and additionally for the user who runs this process.
 		{Resource: unix.RLIMIT_SIGPENDING, Value: maxSignals},
 	}
-	if !b.machine.cgroups.memory() { // a weaker replacement: a limit for each process
+	if l.MemoryBytes == 0 || !b.machine.cgroups.memory() { // a weaker replacement: a limit for each process
 		memory := b.opts.Limits.Merge(backend.DefaultLimits()).MemoryBytes
 		out = append(out, launch.Rlimit{Resource: unix.RLIMIT_DATA, Value: uint64(memory)})
 	}

@@ -61,10 +61,7 @@ func OOMKills(dir string, v2 bool) int64 {
 	if v2 {
 		file = "memory.events"
 	}
-	if dir == "" { // a relative path would name a file of the working directory
-		return 0
-	}
-	b, err := os.ReadFile(filepath.Join(dir, file))
+	b, err := os.ReadFile(filepath.Join("/", dir, file)) // never a file of the working directory
 	if err != nil {
 		return 0
 	}

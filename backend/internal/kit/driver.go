@@ -251,12 +251,8 @@ func Defaults(driver string, limits backend.Limits, guest **backend.Guest, logge
 	if err := limits.Validate(); err != nil {
 		return fmt.Errorf("%s: default limits: %w", driver, err)
 	}
-	if *guest == nil {
-		*guest = defaultGuest()
-	}
-	if *logger == nil {
-		*logger = slog.New(slog.DiscardHandler)
-	}
+	*guest = cmp.Or(*guest, defaultGuest())
+	*logger = cmp.Or(*logger, slog.New(slog.DiscardHandler))
 	return nil
 }
 

@@ -178,9 +178,7 @@ func (u User) String() string { return fmt.Sprintf("%d:%d", u.UID, u.GID) }
 // ParseUser parses a numeric "uid:gid" or "uid". The empty string means backend.DefaultUser. Names are not accepted,
 // because the image's user database is not trusted.
 func ParseUser(s string) (User, error) {
-	if s == "" {
-		s = backend.DefaultUser
-	}
+	s = cmp.Or(s, backend.DefaultUser)
 	u, g, ok := strings.Cut(s, ":")
 	if !ok {
 		g = u
