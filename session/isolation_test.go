@@ -7,6 +7,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -52,16 +53,12 @@ func TestIsolationOfOthers(t *testing.T) {
 	strong := session.Request{Image: "x:1", Isolation: backend.IsolationContainer}
 	var refused *backend.IsolationError
 	s, _, err := m.Open(t.Context(), key, weak)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if _, _, err := m.Open(t.Context(), key, strong); !errors.As(err, &refused) || refused.Has != "process" || refused.Wants != "container" {
 		t.Errorf("an open one: %v", err)
 	}
 	digest := s.Settings().Digest()
-	if err := m.Detach(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, m.Detach(t.Context()))
 	_, other := isolated(t, b.Reopen(), opts)
 	for _, mode := range []session.OpenMode{session.OpenShared, session.OpenAsIs} {
 		strong.Mode = mode
@@ -83,14 +80,11 @@ func isolated(t *testing.T, b *memory.Backend, opts session.Options) (*memory.Ba
 	t.Helper()
 	var err error
 	if b == nil {
-		if b, err = memory.New(nil); err != nil {
-			t.Fatal(err)
-		}
+		b, err = memory.New(nil)
+		checktest.Must(t, err)
 	}
 	m, err := session.NewManager(b, &opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() {
 		if err := m.Close(context.Background()); err != nil {
 			t.Error(err)

@@ -227,9 +227,8 @@ func TestLateCreation(t *testing.T) {
 	}
 	m.Reap(t.Context())
 	e.setHooks(nil, nil, nil)
-	if _, err := e.Create(t.Context(), asked); err != nil {
-		t.Fatal(err)
-	}
+	_, err := e.Create(t.Context(), asked)
+	must(t, err)
 	m.Reap(t.Context())
 	if n := e.count(); n != 0 {
 		t.Errorf("%d sandboxes are left of a creation that was given up", n)

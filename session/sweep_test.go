@@ -390,9 +390,7 @@ func TestOrphanTimeout(t *testing.T) {
 		var spec backend.Spec
 		e.setHooks(func(_ context.Context, s backend.Spec) error { spec = s; return nil }, nil, nil)
 		m := newManager(t, e, nil)
-		if _, _, err := m.Open(t.Context(), record.AgentKey("run", "default"), session.Request{Image: "debian", IdleTimeout: idle}); err != nil {
-			t.Fatal(err)
-		}
+		openAs(t, m, record.AgentKey("run", "default"), session.Request{Image: "debian", IdleTimeout: idle})
 		if got := spec.OrphanTimeout; idle < 0 && got != 0 || idle >= 0 && (got <= least || got > least+5*time.Minute) || !spec.Ephemeral {
 			t.Errorf("idle %v: orphan timeout %v, ephemeral %v", idle, got, spec.Ephemeral)
 		}

@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/patch"
@@ -72,12 +73,7 @@ func everyCall(t testing.TB, ctx context.Context, m *session.Manager, key sessio
 	return s
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 func TestSpans(t *testing.T) {
 	t.Parallel()
@@ -160,12 +156,8 @@ func TestSpanEvents(t *testing.T) {
 	exporter, tp := spanRecorder(t)
 	m := newManager(t, newEngine(t), &session.Options{TracerProvider: tp})
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
-	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"sleep", "1000"}, Timeout: 50 * time.Millisecond}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "exit 3"}); err != nil {
-		t.Fatal(err)
-	}
+	run(t, s, sandbox.ExecRequest{Argv: []string{"sleep", "1000"}, Timeout: 50 * time.Millisecond})
+	run(t, s, sandbox.ExecRequest{Command: "exit 3"})
 	must(t, s.Close(t.Context()))
 	if _, _, err := m.Open(t.Context(), session.WorkflowKey("run_2", "default"), session.Request{Image: "test:1", User: "root"}); !errors.Is(err, backend.ErrPermission) {
 		t.Errorf("root: %v", err)

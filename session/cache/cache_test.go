@@ -12,17 +12,13 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // The conformance suite in e2e/conformance tests on every engine how sandboxes fill and read caches. The tests here
 // need no engine.
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 func TestOpen(t *testing.T) {
 	t.Parallel()

@@ -45,9 +45,7 @@ func TestMorePortsThanConnections(t *testing.T) {
 				continue
 			}
 			checktest.Must(t, err)
-			if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 			if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("%s: the connection was not accepted", addr)
 			}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -61,12 +62,7 @@ func dial(t testing.TB, g *guesttest.Guest) *client.Conn {
 	return c
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 func newID() string {
 	var b [16]byte

@@ -17,6 +17,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -263,9 +264,4 @@ func await(t *testing.T, what string, c <-chan struct{}) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must

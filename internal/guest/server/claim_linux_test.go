@@ -8,16 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/guest/server"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 // TestClaim verifies that a claim sets the orphan timeout and removes the finished commands from the registry.
 func TestClaim(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
@@ -15,9 +16,7 @@ import (
 func TestTableInDocs(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/concepts/lifecycle.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if !strings.Contains(string(text), markdown()) {
 		t.Errorf("docs/concepts/lifecycle.md does not have\n%s", markdown())
 	}

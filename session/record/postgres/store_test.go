@@ -9,6 +9,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	database "github.com/workcell-dev/workcell/internal/postgres"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/session"
@@ -17,12 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record/storetest"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 func open(t *testing.T, url string) *postgres.Store {
 	t.Helper()

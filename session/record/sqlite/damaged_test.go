@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/session/record/sqlite"
@@ -20,30 +21,22 @@ func TestDamagedRecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	open := func() *sqlite.Store {
 		s, err := sqlite.Open(t.Context(), path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		return s
 	}
 	s := open()
 	if err := s.Insert(t.Context(), record.Record{ID: "one", Key: record.UserKey("one"), Engine: "docker", State: record.Ready, Created: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, s.Close())
 	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	at := bytes.Index(raw, []byte(`"Created"`))
 	if at < 0 {
 		t.Fatal("the record is not in the file as JSON")
 	}
 	raw[at] ^= 1
-	if err := os.WriteFile(path, raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(path, raw, 0o600))
 	s = open()
 	defer s.Close() //nolint:errcheck // only read from
 	for name, f := range map[string]func() error{

@@ -8,17 +8,13 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/session/record/sqlite"
 	"github.com/workcell-dev/workcell/session/record/storetest"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 // TestEnv verifies that a sandbox's variables are deleted with the sandbox and not by other changes of its record.
 func TestEnv(t *testing.T) {
