@@ -69,7 +69,7 @@ func (m *Manager) rebuild(ctx context.Context, rec *record.Record, engine backen
 	// The removal and the following creation must both complete, so they do not depend on ctx.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*custody.Lifetimes.Removal)
 	defer cancel()
-	rec.KeepWorkspace, rec.Expires = true, time.Time{}
+	rec.KeepWorkspace, rec.Expires, req.Prepare = true, time.Time{}, nil // the files already exist
 	if err := m.store.Update(ctx, *rec); err != nil {
 		return nil, err
 	}
@@ -134,11 +134,9 @@ func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) 
 	was, known := decodeShape(rec.Request)
 	was.Env = req.shape().Env // the engine does not have the environment variables
 	same := known && was.differences(req.shape()) == nil
-	if !same || rec.WorkspaceOnly() {
-		there, known, err := m.keeper.LookForWorkspace(ctx, rec.ID)
-		if !there && (known || !named) || err != nil {
-			return nil, cmp.Or(err, errAgain)
-		}
+	there, known, err := m.keeper.LookForWorkspace(ctx, rec.ID)
+	if !there && (known || !named) && (!same || rec.WorkspaceOnly()) || err != nil {
+		return nil, cmp.Or(err, errAgain)
 	}
 	if conflict != nil && req.Mode != OpenRebuild && !(named && rec.KeepWorkspace) {
 		return nil, conflict
@@ -149,7 +147,7 @@ func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) 
 	if err := m.permit(&req); err != nil { // a record may contain any image and user
 		return nil, refusedOpen(ctx, rec.Key, req, err)
 	}
-	if !named {
+	if there {
 		req.Prepare = nil // the files already exist
 	}
 	if !named || !rec.WorkspaceOnly() {

@@ -61,7 +61,7 @@ func (e *engine) hasFiles(t *testing.T, id string) bool {
 }
 
 // TestVanished verifies that a named sandbox is recreated with its existing workspace if its container was removed by
-// another program, for example `docker container prune`.
+// another program, for example `docker container prune`. Then and in a rebuild, Prepare must not overwrite the files.
 func TestVanished(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []record.IdlePolicy{record.IdleRemove, record.IdleStop} {
@@ -79,8 +79,16 @@ func TestVanished(t *testing.T) {
 			if _, err := m.Connect(t.Context(), s.ID()); !errors.As(err, &vanished) || vanished.Key != key || !errors.Is(err, backend.ErrLost) {
 				t.Errorf("Connect = %v, want a VanishedError", err)
 			}
-			if again := reopen(t, m, key, testImage(), s.ID()); again.Info().IdlePolicy != policy {
-				t.Errorf("idle policy %s", again.Info().IdlePolicy)
+			seeded, req := 0, testImage()
+			req.Prepare = func(context.Context, *session.Session) error { seeded++; return nil }
+			again := reopen(t, m, key, req, s.ID())
+			if again.Info().IdlePolicy != policy || seeded != 0 {
+				t.Errorf("idle policy %s, prepared %d times", again.Info().IdlePolicy, seeded)
+			}
+			must(t, m.Detach(t.Context()))
+			req.Image, req.Mode = "test:2", session.OpenRebuild
+			if reopen(t, newManager(t, e, opts), key, req, s.ID()); seeded != 0 {
+				t.Error("a rebuild prepared the existing workspace")
 			}
 		})
 	}
