@@ -41,8 +41,8 @@ const SpecialFile = "neither a file nor a link"
 const LeasedFile = "a process has a lease on the file"
 
 // ReadTree reads the files and links in the workspace for whose paths want returns true. It skips directories for which
-// enter returns false, and always skips directories of version control and of Workcell. omitted lists unreadable files
-// and files above the limits, with the reasons.
+// enter returns false, and always skips directories of version control and of Workcell. omitted lists unreadable and
+// incomplete files and directories, with the reasons, if want or enter returns true for them. "." is the workspace.
 func (s *Sandbox) ReadTree(ctx context.Context, enter, want func(path string) bool) (
 	tree patch.Tree, omitted []patch.Conflict, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanReadTree)
@@ -59,6 +59,9 @@ func (s *Sandbox) ReadTree(ctx context.Context, enter, want func(path string) bo
 			}
 		}
 		return below, nil
+	})
+	r.omitted = slices.DeleteFunc(r.omitted, func(c patch.Conflict) bool {
+		return !want(c.Path) && !(r.unread[c.Path] && (c.Path == "." || enter(c.Path)))
 	})
 	if err == nil {
 		err = r.read(ctx, found)
@@ -190,6 +193,7 @@ func (r *treeReader) usable(dir string, entries []FileInfo) []FileInfo {
 	for _, e := range entries {
 		switch {
 		case len(e.RawPath) > 0:
+			r.unread[e.Path] = e.Type == TypeDir
 			r.omit(e.Path, "its name is not UTF-8")
 		case !fs.ValidPath(e.Path) || path.Dir(e.Path) != dir: // a sandbox may send any name
 		case patch.IsPrivate(e.Path):

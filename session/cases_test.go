@@ -18,6 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/session/sessiontest"
+	"github.com/workcell-dev/workcell/session/transfer"
 )
 
 // TestExec runs the conformance suite's command tests with local processes.
@@ -94,6 +95,23 @@ func TestDiffEnds(t *testing.T) {
 	})
 	if !errors.Is(err, context.Canceled) || seen != 1 {
 		t.Errorf("%v, %d files were looked at", err, seen)
+	}
+}
+
+// TestIncompleteOutputs verifies that outputs are not collected if a directory with more of them is too large. Other
+// directories do not matter.
+func TestIncompleteOutputs(t *testing.T) {
+	t.Parallel()
+	s := mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default"))
+	output(t, s, "mkdir d && cd d && seq 10001 | xargs touch")
+	_, err := transfer.Collect(t.Context(), s, []string{"*.png?"}, nil)
+	must(t, err)
+	if _, err = transfer.Collect(t.Context(), s, []string{"d/*.png?"}, nil); err == nil || !strings.Contains(err.Error(), "output d: the directory") {
+		t.Errorf("a large directory: %v", err)
+	}
+	output(t, s, "mv d/* .")
+	if _, err = transfer.Collect(t.Context(), s, []string{"*.png?"}, nil); err == nil || !strings.Contains(err.Error(), "output .: the directory") {
+		t.Errorf("a large workspace: %v", err)
 	}
 }
 

@@ -68,9 +68,8 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 		}
 		m.Outputs = found
 		for _, o := range omitted {
-			switch {
-			case !globs.Match(o.Path):
-			case o.Reason == sandbox.SpecialFile, o.Reason == sandbox.LeasedFile:
+			switch o.Reason {
+			case sandbox.SpecialFile, sandbox.LeasedFile:
 				m.Special = append(m.Special, o.Path)
 			default:
 				err = errors.Join(err, fmt.Errorf("cannot collect output %s: %s", o.Path, o.Reason))
