@@ -144,7 +144,7 @@ func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) 
 	if beyond != nil {
 		return nil, &ConflictError{Key: rec.Key, Fields: beyond, Gone: true}
 	}
-	if err := m.permit(&req); err != nil { // a record may contain any image and user
+	if err := cmp.Or(m.permit(&req), m.checkEnvironment(req)); err != nil { // a record may contain any values
 		return nil, refusedOpen(ctx, rec.Key, req, err)
 	}
 	if there {
