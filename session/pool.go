@@ -143,7 +143,7 @@ func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error)
 	if err := m.store.Insert(ctx, s.creating()); err != nil {
 		return nil, err
 	}
-	if s.engine, err = m.b.Create(ctx, m.spec(s, nil)); err != nil {
+	if s.engine, err = m.make(ctx, s, s.req); err != nil {
 		m.forget(s, err)
 		return nil, engineError(err)
 	}

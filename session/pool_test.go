@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/session/sessiontest"
@@ -323,5 +324,36 @@ func TestPoolRace(t *testing.T) {
 	must(t, m.Close(t.Context()))
 	if e.count() != 0 || m.Used() != 0 {
 		t.Errorf("%d sandboxes and %d places are left", e.count(), m.Used())
+	}
+}
+
+// recipes is a builder of environments that the engine already has.
+type recipes struct{ session.EnvironmentBuilder }
+
+func (recipes) Recipe(session.Environment, string) (string, sandbox.Egress) {
+	return "recipe", sandbox.Egress{}
+}
+func (recipes) Used(string) {}
+
+// TestEnvironments verifies that pooled sandboxes are created with the requested environment. A process without a
+// builder refuses to recreate such a sandbox.
+func TestEnvironments(t *testing.T) {
+	t.Parallel()
+	e, opts, key := newPictured(t), poolOptions(1), session.UserKey("lab")
+	var made atomic.Value
+	e.setHooks(func(_ context.Context, spec backend.Spec) error { made.Store(spec.Environment); return nil }, nil, nil)
+	opts.Egress, opts.Environments = &gate{}, recipes{}
+	opts.Pool[0].Request.Environment = session.Environment{Pip: []string{"six"}}
+	m := newManager(t, e, opts)
+	if ready := awaitPool(t, m, 1); made.Load() != "recipe" {
+		t.Errorf("%v was created with the environment %q", ready, made.Load())
+	}
+	s := openAs(t, m, key, opts.Pool[0].Request)
+	must(t, m.Detach(t.Context()))
+	e.remove(s.Info().EngineID)
+	other := shared()
+	other.Store = opts.Store
+	if _, _, err := newManager(t, e, other).Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs}); !errors.Is(err, backend.ErrUnsupported) {
+		t.Errorf("without a builder: %v, want ErrUnsupported", err)
 	}
 }
