@@ -105,7 +105,7 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 // engine. If this process dies, a sweep removes the sandbox because of the record.
 func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) {
 	s := m.newSession(UserKey("rebuild-"+record.NewID()), req, record.SandboxPrefix+record.NewID())
-	rec := s.recordAs(record.Removing, s.created.Add(2*custody.Lifetimes.Removal))
+	rec := s.creating()
 	if err := m.store.Insert(ctx, rec); err != nil {
 		return backend.Info{}, err
 	}

@@ -219,3 +219,28 @@ func TestStoppedWhileConnecting(t *testing.T) {
 	wantOutput(t, v, "cat file", "kept\n")
 	must(t, v.Close(t.Context()))
 }
+
+// slow is an engine that calls after at the end of each creation.
+type slow struct {
+	*engine
+	after func()
+}
+
+func (e *slow) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
+	info, err := e.engine.Create(ctx, spec)
+	e.after()
+	return info, err
+}
+
+// TestSlowRebuild verifies that the manager's sweep does not remove the test sandbox of a rebuild.
+func TestSlowRebuild(t *testing.T) {
+	t.Parallel()
+	key, e, opts := session.UserKey("lab"), &slow{engine: newEngine(t)}, shared()
+	s := left(t, e.engine, opts, key, "")
+	m, clock := newTimed(t, e, opts)
+	e.after = func() {
+		clock.add(3 * time.Minute)
+		m.Reap(t.Context())
+	}
+	reopen(t, m, key, session.Request{Image: "test:2", Mode: session.OpenRebuild}, s.ID())
+}
