@@ -25,6 +25,7 @@ const (
 	hadDir     = session.CacheDir + "-had"        // directory in the sandbox with the cache's previous contents
 	maxEntries = 1 << 19                          // maximum number of files and directories in a cache
 	maxPath    = 4096                             // maximum length of a path in bytes, as in the kernel
+	maxLinks   = 64 << 20                         // maximum total length of the paths and targets of symbolic links
 )
 
 // FillOptions are options for Fill.
@@ -41,9 +42,10 @@ type FillOptions struct {
 }
 
 // Fill runs a command in a temporary sandbox and adds the resulting files to a cache. Fill is atomic: if it fails, the
-// cache does not change. It takes regular files and directories and makes them readable for all sandboxes. It refuses
-// symbolic links. The image needs sh, cp, and tar. If another process is filling the cache, Fill returns an error
-// wrapping backend.ErrExists. If the cache exceeds the maximum size, the error wraps backend.ErrTooLarge.
+// cache does not change. It takes regular files and directories and makes them readable for all sandboxes. Relative
+// symbolic links to files of the cache become hard links. It skips other symbolic links. The image needs sh, cp, and
+// tar. If another process is filling the cache, Fill returns an error wrapping backend.ErrExists. If the cache exceeds
+// the maximum size, the error wraps backend.ErrTooLarge.
 func (s *Store) Fill(ctx context.Context, m *session.Manager, o FillOptions) (in Info, err error) {
 	v, err := s.volume(o.Name)
 	if err != nil {
@@ -152,15 +154,21 @@ func readable(root *os.Root) error {
 	})
 }
 
-// extract writes only the files and directories of an untrusted archive below root. most is the maximum number of
-// bytes, and files is the maximum number of entries.
+// extract writes only the files and directories of an untrusted archive below root. A symbolic link to an extracted
+// file becomes a hard link. most is the maximum number of bytes, and files is the maximum number of entries.
 func extract(root *os.Root, r io.Reader, most, files int64) error {
-	var entries, bytes int64
+	var entries, bytes, linked int64
+	var links [][2]string // paths and targets of symbolic links; a target may be a later entry
 	in := tar.NewReader(r)
 	for {
 		h, err := in.Next()
 		if errors.Is(err, io.EOF) {
 			_, err = io.Copy(io.Discard, io.LimitReader(r, 1<<20)) // the padding, which tar must be able to write
+			for _, l := range links {
+				if st, missing := root.Lstat(l[1]); err == nil && missing == nil && st.Mode().IsRegular() {
+					err = root.Link(l[1], l[0])
+				}
+			}
 			return err
 		}
 		if err != nil {
@@ -190,6 +198,11 @@ func extract(root *os.Root, r io.Reader, most, files int64) error {
 			err = write(root, name, in, h.FileInfo().Mode())
 		case tar.TypeLink: // another name of an earlier file
 			err = root.Link(filepath.Clean(filepath.FromSlash(h.Linkname)), name)
+		case tar.TypeSymlink:
+			if linked += int64(len(name) + len(h.Linkname)); linked > maxLinks {
+				return fmt.Errorf("more than %d MiB of symbolic links: %w", maxLinks>>20, backend.ErrTooLarge)
+			}
+			links = append(links, [2]string{name, filepath.Join(filepath.Dir(name), filepath.FromSlash(h.Linkname))})
 		}
 		if err != nil {
 			return err
