@@ -51,8 +51,9 @@ type WriteFileOptions struct {
 // ReadFileOptions are options for ReadFile.
 type ReadFileOptions struct {
 	Offset int64
-	// Limit is the maximum number of bytes to read; the file may be longer. If zero, ReadFile reads to the end. If the
-	// rest is then longer than Options.MaxFileBytes, the error wraps backend.ErrTooLarge.
+	// Limit is the maximum number of bytes to read; the file may be longer. If zero or above Options.MaxFileBytes,
+	// ReadFile reads to the end. If the rest is then longer than Options.MaxFileBytes, the error wraps
+	// backend.ErrTooLarge.
 	Limit int64
 }
 
@@ -143,10 +144,7 @@ func (s *Sandbox) ReadFile(ctx context.Context, name string, w io.Writer, opts R
 	}
 	max := s.o.MaxFileBytes
 	length := opts.Limit
-	if length > max {
-		return FileInfo{}, fileTooLarge(max)
-	}
-	if length == 0 {
+	if length == 0 || length > max {
 		length = max + 1 // one more byte to detect a file above the limit
 	}
 	dst := &cappedWriter{w: w, left: max, limit: max}
