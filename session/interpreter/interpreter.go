@@ -44,6 +44,7 @@ const (
 	endTime    = time.Second      // time for the guest to notice the interpreter's exit
 	maxResult  = 96 << 20         // maximum size of a result: eight images in base64
 	maxExecID  = 256
+	maxWords   = 64 << 10 // maximum output of an interpreter before it answers
 	unanswered = 69 // exit code of workcell-guest interpret if no interpreter answers or it exited
 )
 
@@ -237,16 +238,20 @@ func (i *interpreter) start(ctx context.Context, req sandbox.ExecRequest) error 
 	if err != nil {
 		return err
 	}
-	out, err := command.Read(ctx, sandbox.ReadRequest{Wait: startTime})
-	var words strings.Builder
-	for _, c := range out.Chunks {
-		words.Write(c.Data)
-	}
-	switch {
-	case err != nil:
-		return err
-	case strings.Contains(words.String(), "ready\n"), out.Status.Done() && out.Status.ExitCode == 0: // another is serving
-		return nil
+	var words strings.Builder // the image may print warnings first
+	for out, began := (sandbox.ReadResult{}), time.Now(); !out.Done && time.Since(began) < startTime; {
+		if out, err = command.Read(ctx, sandbox.ReadRequest{SinceSeq: out.NextSeq, Wait: startTime}); err != nil {
+			return err
+		}
+		for _, c := range out.Chunks {
+			words.Write(c.Data)
+		}
+		if strings.Contains(words.String(), "ready\n") || out.Done && out.Status.ExitCode == 0 { // another is serving
+			return nil
+		}
+		if words.Len() > maxWords {
+			break
+		}
 	}
 	return fmt.Errorf("the interpreter did not start: %s: %w", strings.TrimSpace(words.String()), backend.ErrUnavailable)
 }

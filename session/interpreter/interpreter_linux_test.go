@@ -18,10 +18,9 @@ import (
 
 // The tests in e2e/interpreter test interpreters on every engine. The tests here need no engine.
 
-// TestRunningAmongRubbish verifies that Running finds interpreters even if programs of the sandbox have damaged the
-// files of other interpreters.
-func TestRunningAmongRubbish(t *testing.T) {
-	t.Parallel()
+// open opens a sandbox of a new local backend.
+func open(t *testing.T) *session.Session {
+	t.Helper()
 	dir := t.TempDir()
 	checktest.Must(t, os.Chmod(dir, 0o700))
 	b, err := local.New(t.Context(), &local.Options{StateDir: dir})
@@ -33,6 +32,31 @@ func TestRunningAmongRubbish(t *testing.T) {
 	t.Cleanup(func() { checktest.Must(t, errors.Join(m.Close(context.Background()), b.Close())) })
 	s, _, err := m.Open(t.Context(), session.WorkflowKey(session.NewRunID(), record.DefaultName), session.Request{Image: "host"})
 	checktest.Must(t, err)
+	return s
+}
+
+// TestWarnings verifies that an interpreter may print warnings before it answers.
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	const script = `#!/bin/sh
+echo a warning >&2
+sleep 1
+PATH=$BEFORE exec python3 "$@"`
+	_, err := s.WriteFile(t.Context(), "bin/python3", strings.NewReader(script), sandbox.WriteFileOptions{Mode: 0o755})
+	checktest.Must(t, err)
+	env := map[string]string{"PATH": s.Workdir() + "/bin:" + sandbox.DefaultPath, "BEFORE": sandbox.DefaultPath}
+	req := interpreter.Request{Language: interpreter.Python, Code: "6 * 7", Exec: sandbox.ExecRequest{Env: env}}
+	if res, err := interpreter.Run(t.Context(), s.Sandbox, req); err != nil || res.Text != "42" {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// TestRunningAmongRubbish verifies that Running finds interpreters even if programs of the sandbox have damaged the
+// files of other interpreters.
+func TestRunningAmongRubbish(t *testing.T) {
+	t.Parallel()
+	s := open(t)
 	for _, c := range []struct {
 		script string
 		want   []string
