@@ -125,7 +125,8 @@ func (c Control) SetHosts(hosts Egress) {
 func (c Control) SetDefaults(env map[string]string, timeout time.Duration, hosts Egress) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	c.s.base, c.s.timeout, c.s.hosts = baseEnv(c.s.hello, c.s.image, env), timeout, hosts
+	c.s.o.Env, c.s.base = env, baseEnv(c.s.hello, c.s.image, env)
+	c.s.timeout, c.s.hosts = timeout, hosts
 }
 
 // Use returns the use of the handle.

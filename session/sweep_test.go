@@ -151,6 +151,11 @@ func TestAdoptAsIs(t *testing.T) {
 	if err != nil || created || again != adopted {
 		t.Fatalf("the agent's own request = %v, %v, %v", again, created, err)
 	}
+	_, _, err = again.Serve(t.Context(), sandbox.Service{
+		Name: "tools", Handle: func(context.Context, *sandbox.ServiceConn) {},
+		Env: func(string) map[string]string { return map[string]string{"TOKEN": "the service's"} },
+	})
+	must(t, err)
 	wantOutput(t, adopted, "echo $TOKEN", "secret\n")
 }
 
