@@ -5,6 +5,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 )
@@ -26,7 +27,7 @@ const (
 var ErrLater = errors.New("no capacity now")
 
 // Source creates things of kind K. Pool.Run calls the methods sequentially.
-type Source[K comparable, T any] interface {
+type Source[K, T comparable] interface {
 	// Make must leave nothing behind if it fails. It should log the failure, unless it returns ErrLater.
 	Make(ctx context.Context, kind K) (T, error)
 	// Usable must return a function to check whether a thing of a kind can still be used.
@@ -43,7 +44,7 @@ type Kind[K comparable] struct {
 }
 
 // Pool keeps things of several kinds ready. It is safe for concurrent use, but Run must be called only once.
-type Pool[K comparable, T any] struct {
+type Pool[K, T comparable] struct {
 	source Source[K, T]
 	wake   chan struct{} // has capacity 1 and signals a change
 
@@ -67,7 +68,7 @@ type shelf[T any] struct {
 }
 
 // New returns an empty pool. Run fills it. Kinds must be distinct.
-func New[K comparable, T any](source Source[K, T], kinds []Kind[K]) *Pool[K, T] {
+func New[K, T comparable](source Source[K, T], kinds []Kind[K]) *Pool[K, T] {
 	p := &Pool[K, T]{source: source, wake: make(chan struct{}, 1), shelves: map[K]*shelf[T]{}}
 	for _, k := range kinds {
 		p.order = append(p.order, k.Of)
@@ -211,18 +212,20 @@ func (p *Pool[K, T]) Review(ctx context.Context) {
 // unusable removes the things to drop from the shelf and returns them.
 func (p *Pool[K, T]) unusable(kind K, usable func(T) bool) (drop []T) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	s := p.shelves[kind]
 	s.asleep = s.idle >= 0 && time.Since(s.asked) >= s.idle
-	var keep []T
-	for _, thing := range s.ready {
-		if s.asleep || !usable(thing) {
-			drop = append(drop, thing)
-		} else {
-			keep = append(keep, thing)
+	broken := slices.Clone(s.ready)
+	p.mu.Unlock()
+	broken = slices.DeleteFunc(broken, usable)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.ready = slices.DeleteFunc(s.ready, func(thing T) bool {
+		if !s.asleep && !slices.Contains(broken, thing) {
+			return false
 		}
-	}
-	s.ready = keep
+		drop = append(drop, thing)
+		return true
+	})
 	return drop
 }
 

@@ -20,6 +20,7 @@ type works struct {
 	last       int
 	dropped    []int
 	unfit      []int
+	free       func() bool // reports whether the pool is unlocked during a check; may be nil
 }
 
 func (w *works) Make(ctx context.Context, _ string) (int, error) {
@@ -43,7 +44,7 @@ func (w *works) Make(ctx context.Context, _ string) (int, error) {
 func (w *works) Usable(context.Context, string) func(int) bool {
 	w.Lock()
 	defer w.Unlock()
-	return func(n int) bool { return !slices.Contains(w.unfit, n) }
+	return func(n int) bool { return (w.free == nil || w.free()) && !slices.Contains(w.unfit, n) }
 }
 
 func (w *works) Drop(_ context.Context, n int) {
@@ -169,11 +170,18 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// TestReview verifies that unusable numbers are dropped and replaced.
+// TestReview verifies that unusable numbers are dropped and replaced. A check may take long, so it must not block Take.
 func TestReview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &works{}
-		_, end := start(t, w, 2, -1)
+		p, end := start(t, w, 2, -1)
+		w.free = func() bool {
+			free := p.mu.TryLock()
+			if free {
+				p.mu.Unlock()
+			}
+			return free
+		}
 		time.Sleep(time.Second)
 		w.Lock()
 		w.unfit = []int{1}
