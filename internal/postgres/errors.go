@@ -22,6 +22,7 @@ const (
 	deadlock        = "40P01"
 	readOnly        = "25006"
 	locked          = "55P03"
+	idleTransaction = "25P03" // the server has closed the connection
 )
 
 // IsConflict reports whether err means that a row already exists.
@@ -38,7 +39,8 @@ func codeOf(err error) string {
 // isLost reports whether err concerns the connection or the state of the server, not the statement.
 func isLost(err error) bool {
 	switch code := codeOf(err); {
-	case code == tooManyClients, code == serialization, code == deadlock, code == locked, code == readOnly:
+	case code == tooManyClients, code == serialization, code == deadlock, code == locked, code == readOnly,
+		code == idleTransaction:
 		return true
 	case code != "":
 		// 08: connection problems. 57P01 to 57P05: the server stops, has crashed, is starting, or has closed this connection.
@@ -72,7 +74,7 @@ func classify(err error) error {
 	switch {
 	case strings.HasPrefix(code, "28"), code == "42501", code == "3D000": // authentication, privileges, missing database
 		return ErrRefused
-	case strings.HasPrefix(code, "XX"):
+	case code == "XX001", code == "XX002": // damaged table or index; XX000 is any bug of the server or an extension
 		return ErrCorrupt
 	case code == "53100":
 		return ErrFull
