@@ -135,7 +135,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 	if to == owner.Retained {
 		to = s.on(owner.RunEnded)
 	}
-	if to != owner.Ready {
+	if to != owner.Ready && (s.owned || s.joined) { // closing a connection ends nothing
 		m.log.InfoContext(ctx, "ending a sandbox and its processes",
 			"sandbox", s.id, "key", s.key.String(), "reason", string(why))
 		s.mu.Lock()

@@ -476,7 +476,8 @@ func TestLostWhileAdopted(t *testing.T) {
 	reopen(t, m, key, testImage(), s.ID())
 }
 
-// TestWaitIsLogged: the wait for another process that makes a named sandbox is logged, once.
+// TestWaitIsLogged verifies that the wait for another process that creates a named sandbox is logged once. Closing a
+// connection is not logged.
 func TestWaitIsLogged(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -515,8 +516,11 @@ func TestWaitIsLogged(t *testing.T) {
 		t.Errorf("Open: %v, want ErrImage", err)
 	}
 	must(t, <-two)
-	if n := strings.Count(log.String(), words); n != 1 {
-		t.Errorf("logged %d times", n)
+	v, err := newManager(t, e, &patient).Connect(t.Context(), mustList(t, second)[0].ID)
+	must(t, err)
+	must(t, v.Close(t.Context()))
+	if n := strings.Count(log.String(), words); n != 1 || strings.Contains(log.String(), "ending a sandbox") {
+		t.Errorf("logged %d times; the end of a connection is no end of a sandbox: %s", n, log.String())
 	}
 }
 
