@@ -114,9 +114,8 @@ func (c *Command) Wait(ctx context.Context, d time.Duration) (res ExecResult, er
 	ctx, span := c.start(ctx, telemetry.SpanWaitExec)
 	defer func() { c.s.end(span, "Wait", &err) }()
 	wait := d.Milliseconds()
-	if d < 0 {
-		wait = -1
-		d = MaxExecTimeout + maxExtended
+	if longest := MaxExecTimeout + maxExtended; d < 0 || d > longest {
+		wait, d = -1, longest
 	}
 	question := wire.WaitRequest{ExecID: c.id, WaitMillis: wait}
 	answer, err := askExec(ctx, c.s, c.id, d, (*client.Conn).Wait, question)

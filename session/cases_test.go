@@ -5,6 +5,7 @@ package session_test
 import (
 	"context"
 	"errors"
+	"math"
 	"path"
 	"strings"
 	"testing"
@@ -27,6 +28,10 @@ func TestExec(t *testing.T) {
 	s, _, err := newManager(t, newEngine(t), nil).Open(t.Context(), session.WorkflowKey("run_1", "default"), sessiontest.ExecRequest("test:1"))
 	must(t, err)
 	sessiontest.Exec(t, s)
+	sleep, err := s.Start(t.Context(), sandbox.ExecRequest{Command: "sleep 0.1"})
+	must(t, err)
+	_, err = sleep.Wait(t.Context(), math.MaxInt64)
+	must(t, err)
 	t.Run("invalid requests", func(t *testing.T) { t.Parallel(); invalidRequests(t, s) })
 	t.Run("refused terminals", func(t *testing.T) { t.Parallel(); terminalsRefused(t, s) })
 }
