@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -214,6 +215,11 @@ func (o *sandboxOpenOptions) complete(e environ.Lookup) (variables map[string]st
 	}
 	if err := sandbox.ValidateEnv(variables); err != nil {
 		return nil, app.UsageError(err, "use -e NAME=VALUE or -e NAME")
+	}
+	for name, value := range variables {
+		if !utf8.ValidString(name + value) { // the state database stores text
+			return nil, app.UsageError(fmt.Errorf("variable %q is not UTF-8", name), "encode the value, for example with base64")
+		}
 	}
 	return variables, nil
 }
