@@ -153,8 +153,11 @@ class _Host:
         self.__init__()
 
     def link(self, end):
-        while self.idle:
-            link = self.idle.pop()
+        while True:
+            try:
+                link = self.idle.pop()
+            except IndexError:  # also if another thread has just taken the last one
+                break
             if not link.stale():
                 return link
             link.sock.close()
