@@ -66,12 +66,15 @@ func (c *toolsCommand) report(err error) int {
 	}
 	var failure *toolFailure
 	if !errors.As(err, &failure) {
-		text := "tools: " + err.Error() + "\n"
+		text, code := "tools: "+err.Error()+"\n", 1
 		if errors.Is(err, errUsage) {
+			code = 2
+		}
+		if err == errUsage {
 			text = toolsUsage
 		}
 		_, _ = io.WriteString(c.err, text) // a write error cannot be reported anywhere
-		return 2
+		return code
 	}
 	_ = json.NewEncoder(c.err).Encode(failure) // a write error cannot be reported anywhere
 	switch failure.Code {
@@ -179,7 +182,7 @@ func (c *toolsCommand) call(name string, args []string) error {
 		input = []byte(args[0])
 		args = args[1:]
 	}
-	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 || *timeout < 0 {
 		return errUsage
 	}
 	if string(input) == "-" {
@@ -189,7 +192,7 @@ func (c *toolsCommand) call(name string, args []string) error {
 		}
 	}
 	if !json.Valid(input) || !bytes.HasPrefix(bytes.TrimSpace(input), []byte("{")) {
-		return fmt.Errorf("the arguments are not a JSON object: %.100s", input)
+		return fmt.Errorf("%w: the arguments are not a JSON object: %.100s", errUsage, input)
 	}
 	var end time.Time
 	if *timeout > 0 {

@@ -45,6 +45,7 @@ func TestToolsCommand(t *testing.T) {
 		"show nothing":       {args: `show|orders.nothing`, code: 1, stderr: "not_found"},
 		"usage":              {args: `call`, code: 2, stderr: "usage: tools ls"},
 		"unknown flag":       {args: `call|x|{}|--sav|y`, code: 2, stderr: "usage: tools ls"},
+		"negative timeout":   {args: `call|x|{}|--timeout|-5s`, code: 2, stderr: "usage: tools ls"},
 		"nothing to do":      {args: ``, code: 2, stderr: "usage: tools ls"},
 		"arguments too many": {args: `call|orders.lookup|{}|{}`, code: 2, stderr: "usage: tools ls"},
 	} {
@@ -66,6 +67,9 @@ func TestToolsCommand(t *testing.T) {
 	}
 	if code, _, stderr := tools(t, bin, "", "", "ls"); code != 69 || !strings.Contains(stderr, "no host tools") {
 		t.Errorf("without tools: %d, %s", code, stderr)
+	}
+	if code, _, stderr := tools(t, "/bin/sh", h.address, "", "-c", bin+" ls >/dev/full"); code != 1 || !strings.Contains(stderr, "no space left") {
+		t.Errorf("to a full device: %d, %s", code, stderr)
 	}
 }
 
