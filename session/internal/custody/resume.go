@@ -96,7 +96,7 @@ func (k *Keeper) resumeUnowned(ctx context.Context, rec record.Record, engine ba
 	}
 	rec.Owner = ""
 	if err == nil {
-		engine.State = backend.StateRunning
+		engine.State, rec.KeepWorkspace, rec.Reason = backend.StateRunning, false, "" // it is no longer lost
 		NoteUse(&rec, k.Now())
 	}
 	k.Save(rec)
