@@ -52,7 +52,7 @@ func ParsePort(text string) (Port, error) {
 			h, err = strconv.ParseUint(host, 10, 16)
 		}
 	}
-	if err != nil || s == 0 || host == "0" {
+	if err != nil || s == 0 || host != "" && h == 0 {
 		return Port{}, fmt.Errorf("%w: invalid port %q: must be PORT or HOST:SANDBOX with ports 1 to 65535",
 			backend.ErrInvalid, sanitize.Clip(text))
 	}
