@@ -110,7 +110,7 @@ func (m *Manager) inScope(want func(*Session) bool) []*Session {
 }
 
 // List describes the instance's sandboxes on the engine, including sandboxes of other processes. It also describes lost
-// sandboxes of this manager. The result is in order of creation.
+// sandboxes of this manager. The result is in order of creation. If the store fails, List omits its facts.
 func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
 	if err != nil {
@@ -121,7 +121,10 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		own[s.id] = s
 	}
 	recorded, err := m.store.List(ctx)
-	if err != nil { // listing must work without the store
+	if err != nil {
+		if ctx.Value(custody.Strict{}) != nil {
+			return nil, sandbox.WrapError("List", m.driver, "", engineError(err))
+		}
 		m.log.WarnContext(ctx, "cannot read the records of sandboxes", "error", err)
 	}
 	recs := map[string]record.Record{}

@@ -80,7 +80,7 @@ type watch struct {
 // run polls and yields events. It returns nil if the consumer stops, or the error at the end of the watch.
 func (w *watch) run(ctx context.Context, yield func(Event, error) bool) error {
 	for {
-		list, err := w.m.List(ctx)
+		list, err := w.m.List(context.WithValue(ctx, custody.Strict{}, true))
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)

@@ -138,5 +138,8 @@ type Operations interface {
 	Error(op string, err error) error
 }
 
+// Strict is a context key. With a value, List fails if the store fails.
+type Strict struct{}
+
 // Of returns the operations of a *session.Manager. Package session sets it.
 var Of func(manager any) Operations
