@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // FuzzLines verifies that the lines do not depend on the division of the output into writes.
@@ -31,9 +32,7 @@ func FuzzLines(f *testing.F) {
 			}
 			rest = rest[n:]
 		}
-		if err := executor.Flush(w); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, executor.Flush(w))
 		for line := range bytes.SplitSeq(output, []byte("\n")) {
 			want = append(want, bytes.TrimSuffix(line, []byte("\r")))
 		}

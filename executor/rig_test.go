@@ -80,9 +80,7 @@ func newSandbox(t *testing.T) (*session.Session, string) {
 
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // cli is a driver of a shell script. The prompt is the script, and its output lines are JSON events.

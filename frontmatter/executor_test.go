@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 func TestExecutorShortForm(t *testing.T) {
@@ -16,9 +17,7 @@ func TestExecutorShortForm(t *testing.T) {
 		"{mode: executor, executor: {command: claude, args: {effort: high}}}",
 	} {
 		doc, err := frontmatter.Parse("x.prompt", []byte("---\nsandbox: "+src+"\n---\nx"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		if diff := cmp.Diff(want, doc.Sandbox); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", src, diff)
 		}

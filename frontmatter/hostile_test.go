@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestHostile verifies that documents that try to exhaust a parser cause a typed error in less than a second and with
@@ -83,9 +84,8 @@ func TestReadFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	big, small := filepath.Join(dir, "big.prompt"), filepath.Join(dir, "small.prompt")
-	if err := errors.Join(os.WriteFile(big, nil, 0o600), os.Truncate(big, 100<<20), os.WriteFile(small, []byte("hi"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, errors.Join(os.WriteFile(big, nil, 0o600), os.Truncate(big, 100<<20)))
+	checktest.Must(t, os.WriteFile(small, []byte("hi"), 0o600))
 	var one *frontmatter.Error
 	if _, err := frontmatter.ReadFile(big); !errors.As(err, &one) || !strings.Contains(err.Error(), "larger than 512 KiB") {
 		t.Errorf("100 MB file: %v", err)

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 func TestHostTools(t *testing.T) {
@@ -25,9 +26,7 @@ func TestHostTools(t *testing.T) {
     limits: {calls: 10, result_kb: 8}
     index: search`
 	doc, err := frontmatter.Parse("x.prompt", []byte("---\n"+src+"\n---\nx"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	want := &frontmatter.HostTools{Index: "search", Allow: []frontmatter.HostTool{
 		{Tool: "orders.lookup"}, {Tool: "github.get_*"},
 		{Tool: "orders.refund", When: "args.amount <= 100.0", Ask: "args.amount > 20.0", MaxCalls: 5}, {Tool: "orders.close", Ask: "true"},
@@ -41,9 +40,7 @@ func TestHostTools(t *testing.T) {
 	}
 	// Genkit's middleware receives it as JSON.
 	data, err := json.Marshal(doc.Sandbox)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	again, err := frontmatter.ParseConfig("config", data)
 	if diff := cmp.Diff(doc.Sandbox, again); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)

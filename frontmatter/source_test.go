@@ -13,15 +13,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // checkSource verifies that Genkit's parser gets the same content from the rewritten file as Parse from the original.
 func checkSource(t *testing.T, doc *frontmatter.Document) string {
 	t.Helper()
 	src, err := doc.Source()
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if doc.Sandbox == nil {
 		return string(src)
 	}
@@ -41,12 +40,9 @@ func checkSource(t *testing.T, doc *frontmatter.Document) string {
 	for _, u := range uses {
 		if entry, ok := u.(map[string]any); ok && entry["name"] == frontmatter.Middleware {
 			b, err := json.Marshal(entry["config"])
-			if err != nil {
-				t.Fatal(err)
-			}
-			if found, err = frontmatter.ParseConfig("config", b); err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
+			found, err = frontmatter.ParseConfig("config", b)
+			checktest.Must(t, err)
 		}
 	}
 	if diff := cmp.Diff(doc.Sandbox, found); diff != "" {
@@ -111,9 +107,7 @@ func TestSource(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			doc, err := frontmatter.Parse("a.prompt", []byte(tt.src))
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			got := checkSource(t, doc)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("source (-want +got):\n%s", diff)

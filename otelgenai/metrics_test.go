@@ -12,6 +12,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/otelgenai"
 )
@@ -78,9 +79,7 @@ func measured(t *testing.T, o otelgenai.Options) (got []string) {
 		span.End()
 	}
 	var all metricdata.ResourceMetrics
-	if err := reader.Collect(t.Context(), &all); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, reader.Collect(t.Context(), &all))
 	add := func(name string, value any, attributes attribute.Set) {
 		got = append(got, fmt.Sprintf("%s %v %s", name, value, attributes.Encoded(attribute.DefaultEncoder())))
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/executor/internal/drivertest"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
@@ -47,9 +48,7 @@ func TestACPSettings(t *testing.T) {
 	} {
 		d := drivers.ACP{Argv: []string{"agent", "acp"}, Settings: test.d}
 		inv, err := d.Prepare(executor.Task{Prompt: "x", Model: "anthropic/m", System: "terse"}, drivertest.Inside())
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		got := strings.Join(inv.Argv, " ") + "\n"
 		for name, value := range inv.Env {
 			got += name + "=" + value + "\n"
@@ -105,9 +104,7 @@ func FuzzACP(f *testing.F) { drivertest.Fuzz(f, "testdata/acp", acpDriver()) }
 func conversation(t *testing.T, task executor.Task, lines ...string) (said []map[string]any, events []executor.Event) {
 	t.Helper()
 	inv, err := acpDriver().Prepare(task, drivertest.Inside())
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	var out bytes.Buffer
 	p := inv.Talk(&out)
 	for _, l := range lines {
@@ -115,9 +112,7 @@ func conversation(t *testing.T, task executor.Task, lines ...string) (said []map
 	}
 	for s := bufio.NewScanner(&out); s.Scan(); {
 		var m map[string]any
-		if err := json.Unmarshal(s.Bytes(), &m); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, json.Unmarshal(s.Bytes(), &m))
 		said = append(said, m)
 	}
 	return said, events
@@ -275,9 +270,7 @@ func (full) Write([]byte) (int, error) { return 0, errors.New("full") }
 // TestACPUnheard verifies that an agent that reads no messages has crashed.
 func TestACPUnheard(t *testing.T) {
 	inv, err := acpDriver().Prepare(executor.Task{Prompt: "x"}, drivertest.Inside())
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	events := inv.Talk(full{}).Line([]byte(hello))
 	if len(events) != 1 || events[0].End == nil || events[0].End.Outcome != executor.Crashed || events[0].End.Detail != "full" {
 		t.Errorf("%+v", events)

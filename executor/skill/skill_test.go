@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/workcell-dev/workcell/executor/skill"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 const heron = `---
@@ -39,9 +40,7 @@ func directory(text string) fstest.MapFS {
 
 func TestParse(t *testing.T) {
 	s, _, err := skill.Load(directory(heron), "heron")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	want := skill.Skill{Name: "heron", Description: "Use it for herons."}
 	if diff := cmp.Diff(want, s, cmpopts.IgnoreUnexported(skill.Skill{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -163,9 +162,7 @@ func TestInstallRefuses(t *testing.T) {
 	}
 	good, err := load(fstest.MapFS{})
 	large, err2 := load(half)
-	if err := errors.Join(err, err2); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, errors.Join(err, err2))
 	bad, another := good, large
 	bad.Name, another.Name = "../x", "another"
 	for name, skills := range map[string][]skill.Skill{

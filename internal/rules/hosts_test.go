@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/rules"
 )
 
@@ -13,9 +14,7 @@ func TestHostMatch(t *testing.T) {
 		Allow: []string{"Example.org.", "*.cdn.example.org", "git.example.org:22", "10.0.0.7:8080", "[2001:db8::1]:443", "registry:pypi", "registry:github"},
 		Deny:  []string{"bad.cdn.example.org", "example.org:80", "*.evil.cdn.example.org"},
 	}.Compile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	for _, tt := range []struct {
 		host string
 		port uint16

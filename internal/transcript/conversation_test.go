@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/firebase/genkit/go/ai"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // Parts of a conversation with two calls in the first turn.
@@ -37,9 +39,7 @@ func add(c *Conversation, parts ...string) error {
 func TestConversation(t *testing.T) {
 	t.Parallel()
 	c := &Conversation{}
-	if err := add(c, ask, one, two, second, one1(2)); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, add(c, ask, one, two, second, one1(2)))
 	if c.Turns() != 2 || len(c.messages) != 4 || c.calls != 3 || c.input != 5 || len(c.execs) != 1 || c.execs[0] != "exe_1" {
 		t.Errorf("%+v", c)
 	}
@@ -104,9 +104,7 @@ func TestReader(t *testing.T) {
 		for _, raw := range parts {
 			for _, p := range r.Read(json.RawMessage(raw)) {
 				line, err := json.Marshal(p)
-				if err != nil {
-					t.Fatal(err)
-				}
+				checktest.Must(t, err)
 				text += string(line) + "\n"
 			}
 		}
@@ -165,9 +163,7 @@ func TestSandboxesInUse(t *testing.T) {
 		use(5, "sandbox_close", `{}`, `{"ok":true}`))
 	for turns, want := range map[int]string{1: "[]", 2: "[ other]", 3: "[ other]", 4: "[other]", 5: "[]"} {
 		c := &Conversation{}
-		if err := add(c, parts[:2*turns]...); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, add(c, parts[:2*turns]...))
 		p, err := New("a", "", c, nil).Progress()
 		if got := fmt.Sprint(p.Sandboxes); err != nil || got != want {
 			t.Errorf("behind turn %d: %q, %v, want %q", turns, got, err, want)
@@ -219,9 +215,7 @@ func TestReplayedCalls(t *testing.T) {
 	t.Parallel()
 	for names, want := range map[string]error{"x y": nil, "x": ErrInvalid, "": ErrInvalid} {
 		c := &Conversation{}
-		if err := add(c, ask); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, add(c, ask))
 		var offered []*ai.ToolDefinition
 		for _, name := range strings.Fields(names) {
 			offered = append(offered, &ai.ToolDefinition{Name: name})

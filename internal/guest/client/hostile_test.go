@@ -171,9 +171,8 @@ func liar(t testing.TB, frames ...wire.Frame) *client.Conn {
 func bytesOf(t testing.TB, frames []wire.Frame) (out []byte) {
 	for _, f := range frames {
 		var err error
-		if out, err = wire.AppendFrame(out, f); err != nil {
-			t.Fatal(err)
-		}
+		out, err = wire.AppendFrame(out, f)
+		must(t, err)
 	}
 	return out
 }

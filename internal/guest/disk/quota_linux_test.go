@@ -174,9 +174,8 @@ func TestQuotaCuts(t *testing.T) {
 		if err == nil {
 			_, err = f.Write(make([]byte, size))
 		}
-		if err = errors.Join(err, f.Close()); err != nil {
-			t.Fatal(err)
-		}
+		err = errors.Join(err, f.Close())
+		must(t, err)
 	}
 	grow("a", 600*k)
 	grow("d/b", 100*k)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 func TestResolvers(t *testing.T) {
@@ -64,9 +66,7 @@ func TestProbe(t *testing.T) {
 		t.Fatalf("Main = %d, %s", code, out.String())
 	}
 	var f Facts
-	if err := json.Unmarshal(out.Bytes(), &f); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, json.Unmarshal(out.Bytes(), &f))
 	for _, a := range append(f.Addresses, f.Resolvers...) {
 		if !a.IsValid() || a.IsLoopback() {
 			t.Errorf("address %v", a)

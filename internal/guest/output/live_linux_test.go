@@ -80,9 +80,8 @@ func streamPair(t *testing.T) (host, guest *yamux.Stream) {
 	server, err := yamux.Server(b, cfg)
 	must(t, err)
 	t.Cleanup(func() { _ = server.Close() })
-	if host, err = client.OpenStream(); err != nil {
-		t.Fatal(err)
-	}
+	host, err = client.OpenStream()
+	must(t, err)
 	if guest, err = server.AcceptStream(); err != nil {
 		t.Fatal(err)
 	}

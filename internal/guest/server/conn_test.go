@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -24,9 +25,7 @@ func TestSilentConnEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, err := New(Config{Workdir: t.TempDir(), Version: "test"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			t.Cleanup(func() { _ = s.Close() }) // no command was running
 			host, guest := net.Pipe()
 			defer host.Close()

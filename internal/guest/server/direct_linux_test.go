@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestNetCounters verifies that netCounter reads counters in the format of Linux, and returns 0 for missing counters
@@ -12,9 +14,7 @@ func TestNetCounters(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "net")
 	const text = "Ip: Forwarding OutNoRoutes InDelivers\nIp: 1 7 9\nTcp: OutNoRoutes\nTcp: 3\nUdp: OutNoRoutes\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	for name, want := range map[[3]string]int64{
 		{file, "Ip:", "OutNoRoutes"}: 7, {file, "Tcp:", "OutNoRoutes"}: 3, {file, "Ip:", "None"}: 0,
 		{file, "Udp:", "OutNoRoutes"}: 0, {file, "Icmp:", "OutNoRoutes"}: 0, {file + "x", "Ip:", "OutNoRoutes"}: 0,
@@ -39,9 +39,7 @@ func TestWaitingSockets(t *testing.T) {
 		" 1: 00000000000000000000000000000000:1 B80D0120000000000000000001000000:0035 01 0\n": 1,
 	} {
 		file := filepath.Join(t.TempDir(), "udp")
-		if err := os.WriteFile(file, []byte(header+line), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, os.WriteFile(file, []byte(header+line), 0o600))
 		if got := waitingSockets(file); got != want {
 			t.Errorf("%q: %d, want %d", line, got, want)
 		}

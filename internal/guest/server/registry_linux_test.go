@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestGetAwaitsStart verifies that get waits for a starting command, because a host may repeat a request.
@@ -13,9 +15,7 @@ func TestGetAwaitsStart(t *testing.T) {
 		starts := &execution{id: "starts", settled: make(chan struct{})}
 		fails := &execution{id: "fails", settled: make(chan struct{})}
 		for _, e := range []*execution{starts, fails} {
-			if err := r.reserve(e); err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, r.reserve(e))
 		}
 		go func() {
 			time.Sleep(time.Second)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestDialSocketWaits verifies that a connection waits if the queue is full, and returns EAGAIN if it stays full.
@@ -17,9 +19,7 @@ func TestDialSocketWaits(t *testing.T) {
 	if err == nil {
 		err = errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: name}), unix.Listen(fd, 0))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	defer unix.Close(fd) //nolint:errcheck // at the end
 	dial := func() error {
 		conn, err := DialSocket(name)
@@ -28,9 +28,7 @@ func TestDialSocketWaits(t *testing.T) {
 		}
 		return err
 	}
-	if err := dial(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, dial())
 	if err := dial(); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("a full queue: %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -63,16 +64,10 @@ func TestFrameThatNeverComes(t *testing.T) {
 func roundTrip(t *testing.T, in, out any) {
 	t.Helper()
 	b, err := wire.AppendAnswer(nil, in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	f, err := wire.ReadFrame(bytes.NewReader(b), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := wire.Decode(f.Head, f.Body, out); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
+	checktest.Must(t, wire.Decode(f.Head, f.Body, out))
 	if diff := cmp.Diff(in, out); diff != "" {
 		t.Errorf("%T (-want +got):\n%s", in, diff)
 	}
