@@ -10,6 +10,7 @@
 package environment
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -68,9 +69,7 @@ func New(o *Options) (*Builder, error) {
 	if o != nil {
 		b.o = *o
 	}
-	if b.o.Timeout == 0 {
-		b.o.Timeout = DefaultTimeout
-	}
+	b.o.Timeout = cmp.Or(b.o.Timeout, DefaultTimeout)
 	if b.o.Timeout < 0 {
 		return nil, fmt.Errorf("environment: timeout %v: %w", b.o.Timeout, backend.ErrInvalid)
 	}

@@ -51,13 +51,11 @@ func (m *Manager) Lookup(ctx context.Context, scope record.Scope, id string) (_ 
 	default:
 		rec = record.Record{Key: s.key, State: record.Ready}
 	}
-	if errors.Is(err, backend.ErrNotFound) {
-		return nil, custody.ErrNoSandbox
-	}
-	if err != nil {
-		return nil, err
-	}
 	switch {
+	case errors.Is(err, backend.ErrNotFound):
+		return nil, custody.ErrNoSandbox
+	case err != nil:
+		return nil, err
 	case rec.Key.Scope() != scope:
 		m.log.WarnContext(ctx, "refused a sandbox ID of another scope",
 			"asked_by", sanitize.Message(scope.String()), "sandbox", id, "owner", rec.Key.Scope().String())

@@ -127,11 +127,8 @@ func (m *Manager) prune(ctx context.Context) {
 	}
 	m.mu.Unlock()
 	recs, err := m.store.List(ctx, record.Closed, "lost") // earlier versions wrote "lost"
-	if err != nil {
-		if ctx.Err() == nil {
-			m.log.WarnContext(ctx, "cannot list closed sandboxes", "error", err)
-		}
-		return
+	if err != nil && ctx.Err() == nil {
+		m.log.WarnContext(ctx, "cannot list closed sandboxes", "error", err)
 	}
 	for _, rec := range recs {
 		if rec.Expires.After(now) || m.own(rec.ID) != nil {

@@ -239,7 +239,8 @@ func (i *interpreter) start(ctx context.Context, req sandbox.ExecRequest) error 
 		return err
 	}
 	var words strings.Builder // the image may print warnings first
-	for out, began := (sandbox.ReadResult{}), time.Now(); !out.Done && time.Since(began) < startTime; {
+	out := sandbox.ReadResult{}
+	for began := time.Now(); !out.Done && words.Len() < maxWords && time.Since(began) < startTime; {
 		if out, err = command.Read(ctx, sandbox.ReadRequest{SinceSeq: out.NextSeq, Wait: startTime}); err != nil {
 			return err
 		}
@@ -249,9 +250,7 @@ func (i *interpreter) start(ctx context.Context, req sandbox.ExecRequest) error 
 		if strings.Contains(words.String(), "ready\n") || out.Done && out.Status.ExitCode == 0 { // another is serving
 			return nil
 		}
-		if words.Len() > maxWords {
-			break
-		}
+
 	}
 	return fmt.Errorf("the interpreter did not start: %s: %w", strings.TrimSpace(words.String()), backend.ErrUnavailable)
 }

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/base32"
 	"fmt"
@@ -122,13 +123,7 @@ func (k Key) Run() string {
 
 // Validate returns an error for the first invalid part. The error wraps backend.ErrInvalid.
 func (k Key) Validate() error {
-	if err := ValidatePart("namespace", k.Namespace); err != nil {
-		return err
-	}
-	if err := ValidatePart("id", k.ID); err != nil {
-		return err
-	}
-	return ValidatePart("name", k.Name)
+	return cmp.Or(ValidatePart("namespace", k.Namespace), ValidatePart("id", k.ID), ValidatePart("name", k.Name))
 }
 
 // ParseKey parses the text form of a key.

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -170,9 +171,7 @@ func openTarget(stdout io.Writer, arg string) (target, error) {
 	default:
 		return nil, copyError(arg, err)
 	}
-	if dir == "" {
-		dir = "."
-	}
+	dir = cmp.Or(dir, ".")
 	if t.root, err = os.OpenRoot(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, hint.New(hint.Failed, fmt.Errorf("%s: directory %s not found", arg, dir), "create the directory first")
 	}

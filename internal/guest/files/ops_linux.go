@@ -1,6 +1,7 @@
 package files
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"os"
@@ -37,10 +38,7 @@ func (s *Service) Mkdir(r Request, req *wire.PathRequest) error {
 			return nil, err
 		}
 		defer release()
-		mode := req.Mode
-		if mode == 0 {
-			mode = 0o755
-		}
+		mode := cmp.Or(req.Mode, 0o755)
 		if mode > 0o777 {
 			return nil, wire.Errorf(wire.CodeInvalid, "mode %#o must contain only permission bits", mode)
 		}

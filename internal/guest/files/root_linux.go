@@ -257,14 +257,8 @@ func fileInfo(rel string, st *unix.Stat_t) wire.FileInfo {
 // without following links are safe from concurrent changes of the path.
 func (r *root) parent(rel string) (*os.File, string, error) {
 	dir, base := path.Split(rel)
-	if dir == "" {
-		dir = "."
-	}
 	f, err := r.open(path.Clean(dir), unix.O_PATH|unix.O_DIRECTORY)
-	if err != nil {
-		return nil, "", err
-	}
-	return f, base, nil
+	return f, base, err
 }
 
 // lstat describes an entry and does not follow links.

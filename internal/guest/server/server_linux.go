@@ -81,9 +81,7 @@ type Server struct {
 
 // New returns a Server, which reaps every child of this process. The caller must call Close.
 func New(cfg Config) (*Server, error) {
-	if cfg.Log == nil {
-		cfg.Log = io.Discard
-	}
+	cfg.Log = cmp.Or(cfg.Log, io.Discard)
 	fs := make(disk.Gate, fsParallel)
 	f, err := files.Open(cfg.Workdir, fs)
 	if err != nil {

@@ -15,11 +15,11 @@ type Plan struct {
 	Unrecorded []record.Record // records for sandboxes unknown to the store
 	// Strays are sandboxes without a record. The labels may be forged, or the only owner is gone. Used sandboxes are kept.
 	Strays  []backend.Info
-	Reclaim []Reclaimable // sandboxes without an owner
+	Reclaim []reclaimable // sandboxes without an owner
 }
 
-// Reclaimable is an ownerless record and the due rule for the sandbox.
-type Reclaimable struct {
+// reclaimable is an ownerless record and the due rule for the sandbox.
+type reclaimable struct {
 	record.Record
 	Rule owner.Rule
 }
@@ -86,7 +86,7 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 			return plan, err
 		}
 		if !held {
-			plan.Reclaim = append(plan.Reclaim, Reclaimable{rec, rule})
+			plan.Reclaim = append(plan.Reclaim, reclaimable{rec, rule})
 		}
 	}
 	return plan, nil
