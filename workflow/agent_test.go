@@ -8,6 +8,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
@@ -19,9 +20,7 @@ func TestForAgent(t *testing.T) {
 	t.Parallel()
 	load := func(body string) *workflow.Workflow {
 		doc, err := frontmatter.Parse("dir/echo.prompt", []byte("---\nmodel: x/y\n---\n"+body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		return workflow.ForAgent(doc)
 	}
 	wf := load("hi")

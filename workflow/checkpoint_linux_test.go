@@ -73,15 +73,11 @@ steps:
 	// Fix the cause of the failure manually before resuming from the step.
 	s, err := m.Get(session.WorkflowKey(res.RunID, record.DefaultName))
 	checktest.Must(t, err)
-	if err := s.Rollback(t.Context(), "cp.two.1"); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, s.Rollback(t.Context(), "cp.two.1"))
 	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "touch ok"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.RemoveSnapshot(t.Context(), "cp.two.1"); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, s.RemoveSnapshot(t.Context(), "cp.two.1"))
 	if _, err := s.Snapshot(t.Context(), "cp.two.1"); err != nil {
 		t.Fatal(err)
 	}
@@ -360,9 +356,7 @@ steps:
 			t.Fatalf("%v, the files are %q", err, files())
 		}
 	}
-	if err := s.RemoveSnapshot(t.Context(), "cp.one.1"); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, s.RemoveSnapshot(t.Context(), "cp.one.1"))
 	before := len(j.lines)
 	if _, err := e.ResumeFrom(t.Context(), wf, j.entries(t), "two"); !errors.Is(err, workflow.ErrNoCheckpoint) {
 		t.Errorf("to a removed snapshot: %v", err)

@@ -10,6 +10,7 @@ import (
 	"github.com/firebase/genkit/go/ai"
 
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
@@ -127,19 +128,13 @@ func TestInterruptedCommands(t *testing.T) {
 		t.Run(test.agent+test.ahead.String(), func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			if err := os.Chmod(dir, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, os.Chmod(dir, 0o700))
 			b, err := local.New(t.Context(), &local.Options{StateDir: dir})
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			opts := &session.Options{Instance: "commands", Store: record.NewMemoryStore()}
 			manager := func() *session.Manager {
 				m, err := session.NewManager(b, opts)
-				if err != nil {
-					t.Fatal(err)
-				}
+				checktest.Must(t, err)
 				return m
 			}
 			wf := parse(t, `id: w

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -18,13 +19,9 @@ func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	src, err := os.ReadFile("../docs/reference/workflow-file.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "project"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.Mkdir(filepath.Join(dir, "project"), 0o755))
 	inputs := map[string]map[string]any{
 		"review-and-fix": {"goal": "x"}, "ask": {"task": "t"}, "build": {"dir": "src"},
 		"choose": {"files": 0, "strict": false}, "each": {"files": []any{"a", "bcd"}},
@@ -55,9 +52,7 @@ func TestDocumentation(t *testing.T) {
 		t.Run(wf.ID, func(t *testing.T) {
 			t.Parallel()
 			res, err := workflow.NewEngine(m, agent, nil).Run(t.Context(), wf, inputs[wf.ID])
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			if wf.ID == "where" {
 				if out, _ := res.Output.(map[string]any)["stdout"].(string); !strings.HasPrefix(out, "Python 3") {
 					t.Errorf("output %v", res.Output)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
@@ -164,9 +165,7 @@ steps:
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			if diff := cmp.Diff(tt.output, res.Output); diff != "" || res.Outcome != workflow.Succeeded {
 				t.Errorf("%s, output (-want +got)\n%s", res.Outcome, diff)
 			}
@@ -193,9 +192,7 @@ steps:
 		input["n"] = "changed" // an agent may modify the input
 		return workflow.AgentOutput{}, nil
 	}), nil).Run(t.Context(), wf, map[string]any{"n": 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	want := []string{"one default img:1 5m0s", "two mine img:1 5m0s", "three isolated.c.1 img:1 5m0s"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -220,9 +217,7 @@ input:
 steps: [{id: a, type: end, output: "${ input }"}]`)
 	engine := workflow.NewEngine(nil, nil, nil)
 	res, err := engine.Run(t.Context(), wf, map[string]any{"repo": "x"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if diff := cmp.Diff(map[string]any{"repo": "x", "depth": int64(3)}, res.Output); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -247,9 +242,7 @@ func TestJournal(t *testing.T) {
 	journal := &cutJournal{room: -1}
 	engine := workflow.NewEngine(nil, script(map[string][]any{"flaky": {errors.New("once"), "fine"}}), &workflow.Options{Journal: journal})
 	res, err := engine.Run(t.Context(), wf, map[string]any{"in": true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	var got []string
 	for i, e := range journal.entries(t) {
 		if e.Seq != int64(i+1) || e.RunID != res.RunID || e.Time.IsZero() {

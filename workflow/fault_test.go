@@ -15,6 +15,7 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -63,9 +64,7 @@ func TestNestedRunFails(t *testing.T) {
 		return workflow.AgentOutput{}, err
 	}), nil)
 	res, err := engine.Run(t.Context(), outer, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	want := map[string]any{"code": "max_steps", "message": "agent x: step b: the run reached max_steps (1)"}
 	if diff := cmp.Diff(want, res.Output); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -223,9 +222,7 @@ input: {type: object, required: [name], properties: {name: {type: string}}}
 steps: [{id: a, type: agent, agent: echo}, {id: b, type: end, output: "${ 'hello ' + input.name }"}]`)
 	rec := &recorder{}
 	engine := workflow.NewEngine(nil, agents(echo), &workflow.Options{OnEvent: rec.add})
-	if err := engine.Register(g, wf); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, engine.Register(g, wf))
 	if err := engine.Register(g, wf); err == nil {
 		t.Error("registered twice")
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -38,9 +39,7 @@ func TestInterrupted(t *testing.T) {
 	wf, input := parse(t, everything), map[string]any{"ratio": 1.5}
 	whole := newResumeAgents()
 	want, err := workflow.NewEngine(nil, whole, nil).Run(t.Context(), wf, input)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	calls := 0
 	for _, n := range whole.calls {
 		calls += n
@@ -84,13 +83,9 @@ steps:
   - {id: three, type: exec, command: "echo three >> log"}
 `)
 	e, err := wf.Begin(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	journal := &cutJournal{room: -1}
-	if err := journal.Append(t.Context(), e); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, journal.Append(t.Context(), e))
 	ctx, interrupt := context.WithCancelCause(t.Context())
 	agents := &interruptingAgents{resumeAgents: newResumeAgents(), interrupt: interrupt}
 	agents.left.Store(1)
@@ -170,9 +165,7 @@ func TestOutage(t *testing.T) {
 				}
 				res, err = engine.Resume(t.Context(), wf, entries)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			if diff := cmp.Diff(test.output, res.Output); diff != "" {
 				t.Errorf("output (-want +got)\n%s", diff)
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -45,14 +46,10 @@ func TestLoadErrors(t *testing.T) {
 			got := strings.ReplaceAll(err.Error(), file, filepath.Base(file)) + "\n"
 			golden := strings.TrimSuffix(file, ".yaml") + ".err"
 			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				checktest.Must(t, os.WriteFile(golden, []byte(got), 0o644))
 			}
 			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			if diff := cmp.Diff(string(want), got); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
@@ -182,18 +179,14 @@ func TestWhatRunsFindOut(t *testing.T) {
 	t.Parallel()
 	src := "id: w\nsandbox:\n  workspace: gone\n  user: \"0\"\nsteps:\n  - {id: a, type: end}\n"
 	wf, err := workflow.Parse(filepath.Join(t.TempDir(), "w.yaml"), []byte(src), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if err := wf.CheckWorkspace(t.Context()); err == nil || !strings.HasPrefix(err.Error(), wf.Path+":3:14: workspace "+wf.Workspace().Dir+": ") {
 		t.Errorf("CheckWorkspace: %v", err)
 	}
 	if at := wf.AsRoot(); at == nil || at.Line != 4 || at.Column != 9 {
 		t.Errorf("AsRoot: %v, want 4:9", at)
 	}
-	if err := os.Mkdir(wf.Workspace().Dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.Mkdir(wf.Workspace().Dir, 0o700))
 	if err := wf.CheckWorkspace(t.Context()); err != nil {
 		t.Errorf("CheckWorkspace of a directory: %v", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -71,9 +72,7 @@ func parse(t testing.TB, src string, sandbox ...string) *workflow.Workflow {
 		opts.Agents = agentFiles(map[string]string{"x": sandbox[0]})
 	}
 	wf, err := workflow.Parse("test.yaml", []byte(src), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	return wf
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -23,9 +24,7 @@ func TestOutputsAndPatch(t *testing.T) {
 	m := newManager(t)
 	dir := t.TempDir()
 	for name, content := range map[string]string{"a.txt": "old\n", "gone": "x\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
 	}
 	for _, c := range []struct{ end, outcome, where, message string }{
 		{"exit 0", "succeeded", "", ""},

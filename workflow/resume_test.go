@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -132,9 +133,7 @@ func (j *cutJournal) entries(t *testing.T) []workflow.Entry {
 	t.Helper()
 	list := make([]workflow.Entry, len(j.lines))
 	for i, line := range j.lines {
-		if err := json.Unmarshal(line, &list[i]); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, json.Unmarshal(line, &list[i]))
 	}
 	return list
 }
@@ -150,9 +149,7 @@ func TestResumeAnywhere(t *testing.T) {
 			wf, input := parse(t, src), map[string]any{"ratio": 1.5}
 			whole, full := newResumeAgents(), &cutJournal{room: -1}
 			want, err := workflow.NewEngine(nil, whole, &workflow.Options{Journal: full}).Run(t.Context(), wf, input)
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			if name == "everything" {
 				got, _ := want.Output.(map[string]any)
 				if got["round"] != int64(3) || whole.calls["flaky"] != 3 || got["half"] != 0.75 || got["both"] != "failed" ||
@@ -252,9 +249,7 @@ func TestResumeNumbers(t *testing.T) {
     output: {q: "${ vars.d / vars.two }", r: "${ vars.n / 2 }", same: "${ vars.list[0] + 1.0 + vars.small + vars.big * vars.zero }", all: "${ vars }"}
 `)
 	want, err := workflow.NewEngine(nil, nil, nil).Run(t.Context(), wf, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if got := want.Output.(map[string]any); got["q"] != 3.5 || got["r"] != int64(3) {
 		t.Fatalf("the run itself: %v", got)
 	}
@@ -264,9 +259,7 @@ func TestResumeNumbers(t *testing.T) {
 	}
 	journal.room = -1
 	got, err := workflow.NewEngine(nil, nil, &workflow.Options{Journal: journal}).Resume(t.Context(), wf, journal.entries(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if diff := cmp.Diff(want.Output, got.Output); diff != "" {
 		t.Errorf("output (-want +got)\n%s", diff)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
@@ -26,13 +27,9 @@ const image = "workcell/debian:12"
 func newManager(t *testing.T) *session.Manager {
 	t.Helper()
 	engine, err := docker.New(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	m, err := session.NewManager(engine, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
@@ -52,9 +49,7 @@ func newManager(t *testing.T) *session.Manager {
 func left(t *testing.T, m *session.Manager, run string) int {
 	t.Helper()
 	list, err := m.Backend().List(context.Background(), backend.Filter{Instance: m.Instance(), Run: run})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	return len(list)
 }
 
@@ -71,13 +66,9 @@ func (j *entriesJournal) Append(_ context.Context, e workflow.Entry) error {
 func TestIsolation(t *testing.T) {
 	t.Parallel()
 	engine, err := memory.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	m, err := session.NewManager(engine, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() {
 		if err := m.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -89,9 +80,7 @@ func TestIsolation(t *testing.T) {
 		{"id: w\nsandbox: {image: x}\nsteps:\n  - {id: c, type: exec, command: a}\n  - {id: s, type: agent, agent: strict}\n", "strict.prompt:3:34: "},
 	} {
 		wf, err := workflow.Parse("w.yaml", []byte(test.yaml), &workflow.LoadOptions{Agents: agents})
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, nil)
 		if res != nil || !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), test.place) || !strings.Contains(err.Error(), "workcell doctor") {
 			t.Errorf("%v, want it at %s", err, test.place)
@@ -155,9 +144,7 @@ steps:
 `)
 	const evil = `"; touch /workspace/hacked; $(touch hacked) '`
 	res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, map[string]any{"evil": evil, "n": 7})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	want := map[string]any{
 		// Unquoted in the command, the value is split and expanded as any variable is; it is never run.
 		"write":    []any{`"; touch /workspace/hacked; $(touch hacked) '` + "\n/workspace/.workcell/home 1\n", "problems\n"},
@@ -207,9 +194,7 @@ steps:
 		run, _ := session.RunFromContext(ctx)
 		return workflow.AgentOutput{Output: left(t, m, run.ID)}, nil
 	}), nil).Run(t.Context(), wf, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	// Isolated sandboxes are removed when their step ends, so only default and other exist.
 	want := []any{"shared\n", "0\n", "shared\n", "own\n", "other\n", []any{"1\n", "2\n"}, int64(2)}
 	if diff := cmp.Diff(want, res.Output); diff != "" {
@@ -231,9 +216,7 @@ steps:
   - {id: c, type: exec, command: "pgrep -c sleep || true"}
   - {id: out, type: end, output: ["${ steps.a.error.code }", "${ steps.a.output.stdout }", "${ steps.b.error.code }", "${ steps.c.output.stdout }"]}`)
 	res, err := workflow.NewEngine(newManager(t), nil, nil).Run(t.Context(), wf, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if diff := cmp.Diff([]any{"timeout", "begun\n", "timeout", "0\n"}, res.Output); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -244,9 +227,7 @@ func TestRunClosesItsSandboxes(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	other, _, err := m.Open(t.Context(), session.WorkflowKey(session.NewRunID(), "default"), session.Request{Image: image})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	for name, tt := range map[string]struct {
 		head, last string
 		want       workflow.Outcome
@@ -292,9 +273,7 @@ func TestRetention(t *testing.T) {
 sandbox: {image: "`+image+`", retention: 10m}
 steps: [{id: a, type: exec, command: "true"}, {id: b, type: exec, command: "true", sandbox: isolated}]`)
 	res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if n := left(t, m, res.RunID); n != 2 {
 		t.Errorf("%d sandboxes are retained, want 2", n)
 	}
@@ -346,33 +325,21 @@ steps:
   - {id: b, type: agent, agent: x}
   - {id: a, type: exec, cmd: ["true"], allow_failure: true}`, "{mode: code, network: {allow: ["+host+"]}}")
 		b, err := memory.New(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		b.On("true", memory.Answer{})
 		e, err := wf.Begin(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		gate, store, key := &gateway{}, record.NewMemoryStore(), session.Key{Namespace: record.NamespaceWorkflow, ID: e.RunID, Name: record.DefaultName}
 		opts := &session.Options{Instance: "test", Store: store, Egress: gate}
 		first, err := session.NewManager(b, opts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		s, _, err := first.Open(t.Context(), key, session.Request{Image: "a"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		rec, err := store.Get(t.Context(), s.ID())
 		rec.Request = strings.Replace(rec.Request, "{", `{"egress":{"allow":["a.example"]},`, 1)
-		if err := errors.Join(err, first.Detach(t.Context()), store.Update(t.Context(), rec)); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, errors.Join(err, first.Detach(t.Context()), store.Update(t.Context(), rec)))
 		second, err := session.NewManager(b, opts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		res, err := workflow.NewEngine(second, agents(echo), nil).Resume(t.Context(), wf, []workflow.Entry{e})
 		if len(gate.opened) != want || (err == nil) != (want == 0) {
 			t.Errorf("%s: opened %v, %+v, %v", host, gate.opened, res, err)
@@ -413,15 +380,11 @@ steps:
     type: end
     output: "${ [steps.bad.output.stdout, steps.bad.output.invalid_utf8, has(steps.good.output.invalid_utf8)] }"`)
 	b, err := memory.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	b.On("bad", memory.Answer{Stdout: "a\x00\xffb"})
 	b.On("good", memory.Answer{Stdout: "a\x00b"})
 	m, err := session.NewManager(b, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	res, err := workflow.NewEngine(m, agents(echo), nil).Run(t.Context(), wf, nil)
 	if err != nil || fmt.Sprint(res.Output) != "[a\x00\uFFFDb true false]" {
 		t.Errorf("%+v, %v", res, err)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
@@ -27,9 +28,7 @@ func TestUnfinished(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	dir, results := t.TempDir(), t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "a.txt"), []byte("old\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(filepath.Join(dir, "a.txt"), []byte("old\n"), 0o644))
 	wf := parse(t, `id: w
 outputs: [r.csv, "none?"]
 sandbox: {image: "`+image+`"}
@@ -49,9 +48,7 @@ steps: [{id: make, type: exec, command: "echo new > a.txt; echo csv > r.csv"}]
 		t.Fatalf("blocked: %+v, %v, %d sandboxes left", res, err, left(t, m, res.RunID))
 	}
 	own := filepath.Join(results, res.RunID)
-	if err := errors.Join(os.Remove(own), os.Rename(aside, own)); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, errors.Join(os.Remove(own), os.Rename(aside, own)))
 	entries := journal.entries(t)
 	engine = workflow.NewEngine(m, nil, &workflow.Options{Workspace: dir, Results: results, Journal: &cutJournal{room: -1}})
 	for _, end := range []string{"resumed", "resumed after its sandbox was removed"} {
@@ -143,9 +140,7 @@ func TestLostInAStep(t *testing.T) {
 			t.Parallel()
 			m := newManager(t)
 			dir := t.TempDir()
-			if err := os.WriteFile(filepath.Join(dir, "a.txt"), []byte("old\n"), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, os.WriteFile(filepath.Join(dir, "a.txt"), []byte("old\n"), 0o644))
 			wf := parse(t, `id: w
 outputs: [log]
 sandbox: {image: "`+image+`"}
