@@ -63,12 +63,13 @@ func itemError(errs []*Error) error {
 	return fanError(errs, "item", func(i int, f *Failure) string { f.Index = i; return strconv.Itoa(i) })
 }
 
-// checkItemBudget returns an error before the first item starts if there are too many items.
+// checkItemBudget returns an error before the first item starts if there are too many items. In a repeated attempt,
+// items have already started and count against max_steps.
 func (ex *execution) checkItemBudget(items int) error {
 	if items > maxItems {
 		return failf(codeLimit, ErrLimit, "%d items, at most %d are allowed", items, maxItems)
 	}
-	if left := ex.run.wf.MaxSteps - int(ex.run.steps.Load()); items > left {
+	if left := ex.run.wf.MaxSteps - int(ex.run.steps.Load()); items > left && ex.losses == 0 {
 		return finalf(codeMaxSteps, ErrLimit, "%d items need at least as many steps, but only %d of max_steps %d remain",
 			items, max(left, 0), ex.run.wf.MaxSteps)
 	}

@@ -65,15 +65,17 @@ steps:
       both: "${ steps.both.status }"
 `
 
-// later is a loop whose second iteration is retried, because the agent fails at the last item.
+// later is a loop whose second iteration is retried, because the agent fails at an item. It needs all of max_steps.
 const later = `
+max_steps: 18
 vars: {round: 0}
 steps:
   - {id: again, type: set, vars: {round: "${ vars.round + 1 }"}}
   - id: each
     type: for_each
-    items: "${ [1, 2] }"
+    items: "${ [1, 2, 3, 4] }"
     as: it
+    max_concurrency: 1
     retry: {max_attempts: 2, backoff: 0s}
     steps:
       - {id: work, type: agent, agent: work, input: {it: "${ it }", round: "${ vars.round }"}}
