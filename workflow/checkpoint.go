@@ -98,7 +98,7 @@ func Before(entries []Entry, step string) ([]Entry, *Checkpoint, error) {
 	at := -1
 	for i, e := range entries {
 		// An execution with several attempts starts with the first attempt.
-		if e.Path == step && e.Kind == EventStepStarted && !e.Repeats && e.Attempt == 1 {
+		if e.Path == step && e.Step == step && e.Kind == EventStepStarted && !e.Repeats && e.Attempt == 1 {
 			at = i
 		}
 	}

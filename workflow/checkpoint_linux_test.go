@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend/local"
@@ -102,6 +103,12 @@ func TestNoCheckpoint(t *testing.T) {
 	entries := []workflow.Entry{
 		{Seq: 1, Kind: workflow.EventRunStarted}, step(2, workflow.EventStepStarted, "a"), step(3, workflow.EventStepFinished, "a"),
 		step(4, workflow.EventStepStarted, "b"),
+	}
+	saved := slices.Clone(entries)
+	saved[2].Checkpoint = &workflow.Checkpoint{Name: "cp.a.1"}
+	saved = append(saved, workflow.Entry{Seq: 5, Kind: workflow.EventStepStarted, Path: "b[0]/c", Step: "c", Attempt: 1, Visit: 1})
+	if _, _, err := workflow.Before(saved, "b[0]/c"); !errors.Is(err, workflow.ErrNoCheckpoint) {
+		t.Errorf("before a step of an item: %v", err)
 	}
 	for _, id := range []string{"b", "c", "a/b"} {
 		if _, _, err := workflow.Before(entries, id); !errors.Is(err, workflow.ErrNoCheckpoint) {
