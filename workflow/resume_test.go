@@ -172,7 +172,8 @@ func resumeAt(t *testing.T, wf *workflow.Workflow, input map[string]any, cut int
 	var events []workflow.Event
 	agents, journal := newResumeAgents(), &cutJournal{room: cut}
 	engine := workflow.NewEngine(nil, agents, &workflow.Options{Journal: journal, OnEvent: func(ev workflow.Event) { events = append(events, ev) }})
-	if _, err := engine.Run(t.Context(), wf, input); !errors.Is(err, workflow.ErrJournal) {
+	begun, err := engine.Run(t.Context(), wf, input)
+	if !errors.Is(err, workflow.ErrJournal) {
 		t.Fatalf("cut %d: the first process: %v", cut, err)
 	}
 	before, first := journal.entries(t), maps.Clone(agents.calls)
@@ -184,8 +185,8 @@ func resumeAt(t *testing.T, wf *workflow.Workflow, input map[string]any, cut int
 	if diff := cmp.Diff(want.Output, got.Output); diff != "" {
 		t.Errorf("cut %d: output (-want +got)\n%s", cut, diff)
 	}
-	if got.RunID != before[0].RunID || !got.Started.Equal(before[0].Time) || got.Steps > want.Steps {
-		t.Errorf("cut %d: run %s of %v with %d steps, want %s of %v with %d at most", cut, got.RunID, got.Started, got.Steps, before[0].RunID, before[0].Time, want.Steps)
+	if got.RunID != before[0].RunID || !got.Started.Equal(begun.Started) || got.Steps > want.Steps {
+		t.Errorf("cut %d: run %s of %v with %d steps, want %s of %v with %d at most", cut, got.RunID, got.Started, got.Steps, before[0].RunID, begun.Started, want.Steps)
 	}
 	repeatable, over, repeated := running(before), 0, 0
 	for call, n := range agents.calls {

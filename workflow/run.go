@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,7 +142,7 @@ func (r *run) perform(ctx context.Context) (out any, err error) {
 
 // announce records and reports the start of the run, or the resumption.
 func (r *run) announce(ctx context.Context) error {
-	entry := Entry{Kind: EventRunStarted, Workflow: r.wf.ID, Hash: r.wf.Hash, Input: r.input}
+	entry := Entry{Kind: EventRunStarted, Time: r.started.UTC(), Workflow: r.wf.ID, Hash: r.wf.Hash, Input: r.input}
 	if r.past != nil {
 		entry = Entry{Kind: EventRunResumed, Behind: r.behind}
 	}
@@ -320,7 +321,7 @@ func (r *run) record(ctx context.Context, e *Entry) error {
 	defer cancel()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e.RunID, e.Seq, e.Time = r.result.RunID, r.seq+1, time.Now().UTC()
+	e.RunID, e.Seq, e.Time = r.result.RunID, r.seq+1, cmp.Or(e.Time, time.Now().UTC())
 	err := r.append(ctx, *e)
 	if err == nil {
 		r.seq++
