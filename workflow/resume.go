@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -281,16 +282,8 @@ func (p *past) forgetInside(path string) {
 		rest, ok := strings.CutPrefix(other, path)
 		return ok && rest != "" && strings.Contains(".[#", rest[:1])
 	}
-	for other := range p.ended {
-		if inside(other) {
-			delete(p.ended, other)
-		}
-	}
-	for other := range p.open {
-		if inside(other) {
-			delete(p.open, other)
-		}
-	}
+	maps.DeleteFunc(p.ended, func(other string, _ []Entry) bool { return inside(other) })
+	maps.DeleteFunc(p.open, func(other string, _ *visit) bool { return inside(other) })
 }
 
 // take returns the end of the next execution of a step, if it ended. A new run has no past.

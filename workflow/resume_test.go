@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -321,19 +321,35 @@ func TestResumeRefuses(t *testing.T) {
 	}
 }
 
-// TestResumeAfterFailure verifies that a run fails again with the same error if the process died between the failure of
-// the last step and the end of the run.
+// TestResumeAfterFailure verifies that a run ends again with the same error and outcome if the process died between the
+// end of the last step and the end of the run.
 func TestResumeAfterFailure(t *testing.T) {
-	t.Parallel()
-	wf := parse(t, "steps: [{id: a, type: fail, message: \"it is broken\"}]")
-	journal := &cutJournal{room: 3}
-	engine := workflow.NewEngine(nil, nil, &workflow.Options{Journal: journal})
-	if _, err := engine.Run(t.Context(), wf, nil); err == nil {
-		t.Fatal("it did not fail")
-	}
-	journal.room = -1
-	res, err := engine.Resume(t.Context(), wf, journal.entries(t))
-	if err == nil || !strings.Contains(err.Error(), "it is broken") || res.Outcome != workflow.Failed || res.Error.Step != "a" {
-		t.Errorf("got %+v, %v", res, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		for outcome, test := range map[workflow.Outcome]struct {
+			step string
+			is   error
+		}{
+			workflow.Failed:    {`{id: a, type: fail, message: "it is broken"}`, nil},
+			workflow.Cancelled: {"{id: a, type: agent, agent: cancel}", context.Canceled},
+			workflow.TimedOut:  {"{id: a, type: for_each, items: [1], steps: [{id: b, type: agent, agent: wait}]}", context.DeadlineExceeded},
+		} {
+			wf := parse(t, "id: w\ntimeout: 1s\nsteps: ["+test.step+"]")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			journal := &cutJournal{room: -1}
+			engine := workflow.NewEngine(nil, agents(func(ctx context.Context, name string, _ map[string]any) (workflow.AgentOutput, error) {
+				if name == "cancel" {
+					cancel()
+				}
+				<-ctx.Done()
+				return workflow.AgentOutput{}, ctx.Err()
+			}), &workflow.Options{Journal: journal})
+			_, want := engine.Run(ctx, wf, nil)
+			entries := journal.entries(t)
+			got, err := engine.Resume(t.Context(), wf, entries[:len(entries)-1])
+			if got.Outcome != outcome || err == nil || err.Error() != want.Error() || test.is != nil && !errors.Is(err, test.is) {
+				t.Errorf("got %+v, %v; want %s, %v", got, err, outcome, want)
+			}
+		}
+	})
 }

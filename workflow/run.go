@@ -166,18 +166,23 @@ func (r *run) bind(ctx context.Context) context.Context {
 	return context.WithValue(ctx, chainKey{}, r.chain)
 }
 
-// ended sets the outcome of a run whose context ended, whatever error the current step returned.
+// ended sets the outcome of a run whose context ended, whatever error the current step returned. The context may have
+// ended in an earlier process, which recorded the end of the step but not of the run.
 func (r *run) ended(ctx context.Context, err error) error {
 	if r.opts.Journal != nil && outage(err, false) { // from actions outside steps, for example a rollback to a checkpoint
 		r.interrupt(fmt.Errorf("%w: %w", ErrInterrupted, err))
 	}
-	stop := r.stopped(ctx)
-	if stop == nil {
+	stop, e := r.stopped(ctx), asError(err, codeInternal)
+	switch {
+	case stop != nil:
+	case r.past != nil && e.Final && e.Code == CodeCancelled:
+		stop = finalf(e.Code, context.Canceled, "%s", e.Message)
+	case r.past != nil && e.Final && e.Code == codeTimeout:
+		stop = finalf(e.Code, context.DeadlineExceeded, "%s", e.Message)
+	default:
 		return err
 	}
-	if e := asError(err, codeInternal); e.Step != "" {
-		stop.Step = e.Step
-	}
+	stop.Step = e.Step
 	r.result.Outcome = Cancelled
 	if errors.Is(stop, context.DeadlineExceeded) {
 		r.result.Outcome = TimedOut
