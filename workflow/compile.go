@@ -43,13 +43,22 @@ func (o *object) optional(key string) *expr.Value {
 	return o.value(o.at[key])
 }
 
-// optionalText is like optional, but the value must be a scalar, for example a path or a line of input.
+// optionalText compiles the text of a key, for example a path or a line of input. If the key is missing, it returns nil.
 func (o *object) optionalText(key string) *expr.Value {
-	if n := o.at[key]; n != nil && n.Kind != yamlnode.Scalar {
+	switch n := o.at[key]; {
+	case n != nil && n.Kind == yamlnode.Scalar:
+		return o.literal(n)
+	case n != nil:
 		o.Fail(n, "", "%s of %s must be text, not %s", key, o.what, yamlnode.Kind(n))
-		return nil
 	}
-	return o.optional(key)
+	return nil
+}
+
+// literal is like value for a scalar, but keeps the text of a number or a boolean, for example 0644 or 3.10.
+func (l *loader) literal(n *yamlnode.Node) *expr.Value {
+	text := *n
+	text.Tag = "!!str"
+	return l.value(&text)
 }
 
 // expression compiles a scalar with one expression or a condition. "${ … }" around it is allowed, because all other

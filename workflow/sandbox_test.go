@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -366,6 +367,27 @@ func TestNoSandboxes(t *testing.T) {
 	if n := left(t, m, ""); n != 0 {
 		t.Errorf("%d sandboxes are left", n)
 	}
+}
+
+// TestLiteralText verifies that a command gets plain numbers and booleans as they are written.
+func TestLiteralText(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, `
+sandbox: {image: a}
+steps: [{id: a, type: exec, cmd: [chmod, 0644, &n 1e3, True, *n, "${ 010 }"], env: {V: 3.10}, stdin: 0x1F}]`)
+	b, err := memory.New(nil)
+	checktest.Must(t, err)
+	b.Script(func(c memory.Command) (memory.Answer, bool) {
+		got := fmt.Sprintf("%s %s %t", c.Line(), c.Stdin, slices.Contains(c.Env, "V=3.10"))
+		return memory.Answer{Stdout: got}, c.Argv[0] == "chmod"
+	})
+	m, err := session.NewManager(b, nil)
+	checktest.Must(t, err)
+	res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, nil)
+	if want := "chmod 0644 1e3 True 1e3 10 0x1F true"; err != nil || res.Output.(map[string]any)["stdout"] != want {
+		t.Errorf("got %+v, %v; want %s", res.Output, err, want)
+	}
+	checktest.Must(t, m.Close(t.Context()))
 }
 
 // TestInvalidUTF8 verifies that the output of a command shows whether bytes were replaced.

@@ -263,7 +263,7 @@ func (o *object) execBody(*step) body {
 				o.Fail(n, "", "cmd[%d] of %s must be text, not %s", i, o.what, yamlnode.Kind(n))
 				continue
 			}
-			b.argv = append(b.argv, o.value(n))
+			b.argv = append(b.argv, o.literal(n))
 		}
 	default:
 		o.Fail(o.node, `use command: one line for /bin/sh, or cmd: ["program", "argument"]`, "%s has neither command nor cmd",
@@ -306,7 +306,7 @@ func (o *object) environment(n *yamlnode.Node) []assignment {
 		case v.Kind != yamlnode.Scalar || yamlnode.IsNull(v):
 			o.Fail(v, `write "" for an empty value`, "%s in env of %s must be text, not %s", key.Value, o.what, yamlnode.Kind(v))
 		default:
-			out = append(out, assignment{name: key.Value, value: o.value(v)})
+			out = append(out, assignment{name: key.Value, value: o.literal(v)})
 		}
 	}
 	return out
