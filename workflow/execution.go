@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -221,20 +222,13 @@ func (r *run) recovered(path string, err *error) {
 // retried.
 func (ex *execution) retries(ctx context.Context, err error, attempt int) bool {
 	e := asError(err, fallbackCode(ex.typ))
-	if e.Final || attempt >= ex.retry.attempts || ctx.Err() != nil {
+	switch {
+	case e.Final || attempt >= ex.retry.attempts || ctx.Err() != nil,
+		ex.run.opts.Journal != nil && outage(err, true),
+		e.Limit != "" || errors.Is(err, backend.ErrQuota) && !errors.Is(err, backend.ErrNoRoom):
 		return false
 	}
-	if ex.run.opts.Journal != nil && outage(err, true) {
-		return false
-	}
-	if e.Limit != "" || errors.Is(err, backend.ErrQuota) && !errors.Is(err, backend.ErrNoRoom) {
-		return false
-	}
-	switch e.Code {
-	case codeExpression, codeNoMatch, codeFailed, codeTooLarge:
-		return false
-	}
-	return true
+	return !slices.Contains([]Code{codeExpression, codeNoMatch, codeFailed, codeTooLarge, codeLimit}, e.Code)
 }
 
 // failedAttempt records a failure before a retry and waits for the backoff.

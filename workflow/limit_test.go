@@ -34,6 +34,7 @@ func TestLimitIsNotRetried(t *testing.T) {
 		"item, limit":       {inside(command(sandbox.ExecCompleted, 1, limit)), "item 2 failed: " + exited + ": " + limit, false},
 		"full workspace":    {fmt.Errorf("write: %w", backend.ErrQuota), "write: quota exceeded", false},
 		"full disk of host": {fmt.Errorf("open: %w", backend.ErrNoRoom), "open: the host's disk is full: quota exceeded", true},
+		"too many items":    {ex.checkItemBudget(maxItems + 1), "10001 items, at most 10000 are allowed", false},
 		"other":             {errors.New("other"), "other", true},
 	} {
 		if again := ex.retries(t.Context(), c.err, 1); again != c.again || c.err.Error() != c.text {
