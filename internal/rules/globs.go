@@ -12,8 +12,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// maxGlobs is the maximum length of a list.
-const maxGlobs = 100
+const (
+	maxGlobs        = 100   // maximum length of a list
+	maxAlternatives = 1_000 // maximum of a pattern, because each one takes time for every file
+)
 
 // Globs are patterns for paths below the work directory, for example dist/**. They can contain `*`, `?`, `[…]`, and
 // `{…}` as in shells, and `**` for any number of directories. A question mark at the end of a pattern marks a possibly
@@ -37,11 +39,22 @@ func (g Globs) Problems() (list hint.Problems) {
 				"the output %q is not a path below /workspace", text)
 		case !doublestar.ValidatePattern(glob):
 			list.Add(field, "close every [ and {, and put \\ before literal characters", "the output %q is not a pattern", text)
+		case alternatives(glob) > maxAlternatives:
+			list.Add(field, "use fewer braces", "the output %q has more than %d alternatives", text, maxAlternatives)
 		case slices.Index(g, text) < i:
 			list.Add(field, "remove one of the two", "duplicate output %q", text)
 		}
 	}
 	return list
+}
+
+// alternatives returns the number of patterns without braces that a pattern stands for, or a larger number.
+func alternatives(glob string) float64 {
+	n := 1.0
+	for _, group := range strings.Split(glob, "{")[1:] {
+		n *= float64(strings.Count(group, ",") + 1)
+	}
+	return n
 }
 
 // splitGlob returns the pattern of an entry, and whether the file can be missing.
