@@ -393,6 +393,16 @@ func TestNormalize(t *testing.T) {
 	}
 }
 
+// TestDecodeJSON verifies that only white space may follow a JSON document.
+func TestDecodeJSON(t *testing.T) {
+	t.Parallel()
+	for text, ok := range map[string]bool{"{} \n": true, "{}}": false, "[]]x": false, "1 2": false, "{} x": false, "": false} {
+		if _, err := expr.DecodeJSON([]byte(text)); (err == nil) != ok {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 func TestNew(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"", "a-b", "1a", "in", "true", "ä"} {

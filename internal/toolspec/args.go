@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"reflect"
 	"slices"
@@ -340,13 +341,11 @@ func wrongType(name, want string, got any) error {
 func decodeNumber(b []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.UseNumber()
-	if err := dec.Decode(v); err != nil {
-		return err
-	}
-	if dec.More() {
+	err := dec.Decode(v)
+	if _, end := dec.Token(); err == nil && end != io.EOF {
 		return fmt.Errorf("more than one value")
 	}
-	return nil
+	return err
 }
 
 func scalarText(v any) (string, bool) {
