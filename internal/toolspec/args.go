@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -230,19 +231,20 @@ func object(raw json.RawMessage) (map[string]json.RawMessage, *Error) {
 	return values, nil
 }
 
+// renameAliases replaces other names of arguments. If two names are for the same argument, it keeps the second one, which
+// is then unknown.
 func renameAliases(values map[string]json.RawMessage, args []argument) map[string]json.RawMessage {
-	out := make(map[string]json.RawMessage, len(values))
+	out := maps.Clone(values)
 	known := aliases()
-	for name, value := range values {
-		out[name] = value
+	for _, name := range slices.Sorted(maps.Keys(values)) {
 		target, ok := known[strings.ToLower(name)]
 		if !ok || slices.ContainsFunc(args, func(a argument) bool { return a.name == name }) {
 			continue
 		}
-		_, taken := values[target]
+		_, taken := out[target]
 		if !taken && slices.ContainsFunc(args, func(a argument) bool { return a.name == target }) {
 			delete(out, name)
-			out[target] = value
+			out[target] = values[name]
 		}
 	}
 	return out

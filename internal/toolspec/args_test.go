@@ -80,6 +80,7 @@ func TestDecodeInputErrors(t *testing.T) {
 		"cmd as text":      {`{"cmd":"ls -l"}`, `cmd must be a list of strings, not text; pass one line for the shell as command, or a list, for example ["ls", "-l"]`},
 		"half a list":      {`{"argv":"[\"a\""}`, `cmd must be a list of strings, not text; pass one line for the shell`},
 		"list and more":    {`{"cmd":"[\"a\"] b"}`, `cmd must be a list of strings, not text`},
+		"list and bracket": {`{"cmd":"[\"a\"]]"}`, `cmd must be a list of strings, not text`},
 		"paths as text":    {`{"paths":"a"}`, `paths must be a list of strings, not text; for example ["a", "b"]`},
 		"command as list":  {`{"command":["ls"]}`, `command must be text, not a list; pass a list of arguments as cmd`},
 		"object as text":   {`{"path":{"a":1}}`, `path must be text, not an object; write it as a JSON string`},
@@ -92,6 +93,7 @@ func TestDecodeInputErrors(t *testing.T) {
 		"env number":       {`{"env":5}`, `env: must be an object of names to texts, not the number 5`},
 		"list":             {`[1]`, `the arguments must be a JSON object`},
 		"alias and target": {`{"timeout":1,"timeout_seconds":2}`, `unknown argument "timeout", did you mean "timeout_seconds"?`},
+		"two aliases":      {`{"timeout_secs":900,"timeout":5}`, `unknown argument "timeout_secs", did you mean "timeout_seconds"?`},
 		"several":          {`{"zzz":1,"cmd":5}`, `unknown argument "zzz", available:`},
 	} {
 		_, fail := DecodeInput[input]([]byte(tt.args))
