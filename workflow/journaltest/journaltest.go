@@ -384,7 +384,7 @@ func queries(t *testing.T, p Place) {
 	for want, q := range map[string]runstore.Query{
 		"run_5 run_3 run_1":  {Workflow: "review"},
 		"run_4":              {Outcomes: []workflow.Outcome{""}},
-		"run_6 run_5 run_3":  {Outcomes: []workflow.Outcome{workflow.Failed}},
+		"run_6 run_5 run_3":  {Outcomes: []workflow.Outcome{workflow.Failed, workflow.Succeeded}},
 		"run_6 run_5 run_4":  {Outcomes: []workflow.Outcome{workflow.Failed, ""}},
 		"":                   {Outcomes: []workflow.Outcome{workflow.Succeeded}},
 		"run_2":              {Text: "reason_2"},

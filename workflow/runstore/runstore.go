@@ -4,6 +4,7 @@
 package runstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"encoding/json"
@@ -60,7 +61,7 @@ const MaxTotal = 10_000
 func (q Query) Filter() []any {
 	outcomes := ""
 	for _, o := range q.Outcomes {
-		outcomes += "," + string(o) + ","
+		outcomes = cmp.Or(outcomes, ",") + string(o) + ","
 	}
 	return []any{q.Workflow, strings.ToLower(q.Text), outcomes}
 }
