@@ -262,21 +262,11 @@ func (s Sandbox) Environment() Environment {
 // WithDefaults sets the default mode, runtime, image, and session. It copies first-generation fields to their
 // replacements, and does not clear them.
 func (s Sandbox) WithDefaults() Sandbox {
-	if s.Mode == "" {
-		s.Mode = ModeCompute
-	}
-	if s.Runtime == "" {
-		s.Runtime = RuntimePython
-	}
-	if s.Image == "" {
-		s.Image = DefaultImage(s.Runtime)
-	}
-	if s.Session == "" {
-		s.Session = SessionDefault
-	}
-	if s.Root == "" {
-		s.Root = RootReadonly
-	}
+	s.Mode = cmp.Or(s.Mode, ModeCompute)
+	s.Runtime = cmp.Or(s.Runtime, RuntimePython)
+	s.Image = cmp.Or(s.Image, DefaultImage(s.Runtime))
+	s.Session = cmp.Or(s.Session, SessionDefault)
+	s.Root = cmp.Or(s.Root, RootReadonly)
 	if s.AllowNetwork != nil {
 		s.Network.Enabled = s.AllowNetwork
 	}

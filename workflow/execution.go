@@ -351,9 +351,7 @@ func (ex *execution) keep(status Status, res result, failure *Error) error {
 // failure returns an Error with the step's path.
 func (ex *execution) failure(err error) *Error {
 	e := *asError(err, fallbackCode(ex.typ))
-	if e.Step == "" {
-		e.Step = ex.path
-	}
+	e.Step = cmp.Or(e.Step, ex.path)
 	return &e
 }
 

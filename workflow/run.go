@@ -249,9 +249,7 @@ func (r *run) conclude(ctx context.Context, out any, err error) bool {
 	defer cancel()
 	if err != nil {
 		r.result.Error = asError(err, codeInternal)
-		if r.result.Outcome == "" {
-			r.result.Outcome = Failed
-		}
+		r.result.Outcome = cmp.Or(r.result.Outcome, Failed)
 	} else {
 		r.result.Outcome, r.result.Output = Succeeded, out
 	}
