@@ -343,7 +343,7 @@ func merge(c *Change, was *Entry) (*Entry, error) {
 
 // withPermissions returns e with the permissions of was, except for the executable bit, which is that of e.
 func (e *Entry) withPermissions(was *Entry) *Entry {
-	if e == nil || e.isLink() || was.isLink() {
+	if e == nil || was == nil || e.isLink() || was.isLink() {
 		return e
 	}
 	perm := was.Mode.Perm() &^ 0o111

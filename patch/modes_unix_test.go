@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestModes: only the executable bit of a patch's mode matters. Existing files keep their permissions. New files and
-// directories get the umask's permissions.
+// TestModes: only the executable bit of the mode of a patch or an output matters. Existing files keep their
+// permissions. New files and directories get the umask's permissions.
 func TestModes(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o002)) // of the process, so no test may run in parallel
 	dir := put(t, Tree{"mine": file("x"), "tool": script("x"), "link": link("mine")})
@@ -33,6 +33,9 @@ func TestModes(t *testing.T) {
 	if r, err := applied(t, p, dir); err != nil || len(r.Conflicts) > 0 {
 		t.Fatalf("%+v %v", r, err)
 	}
+	if r, err := (Tree{"mine": script("z"), "tool": file("z")}).Write(dir, nil, true); err != nil || len(r.Applied) != 2 {
+		t.Fatalf("%+v %v", r, err)
+	}
 	mode := func(name string) fs.FileMode {
 		info, err := os.Lstat(filepath.Join(dir, name))
 		must(t, err)
@@ -40,7 +43,7 @@ func TestModes(t *testing.T) {
 	}
 	for name, want := range map[string]fs.FileMode{
 		"d": fs.ModeDir | 0o775, "d/new": 0o775, "d/plain": 0o664, "d/none": 0o664, "link": 0o775,
-		"mine": 0o700, "tool": 0o750,
+		"mine": 0o700, "tool": 0o640,
 	} {
 		if got := mode(name); got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
