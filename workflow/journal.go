@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/expr"
@@ -118,6 +118,9 @@ func (e *Entry) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	for _, m := range []*map[string]any{&e.Input, &e.Vars} {
+		if len(*m) == 0 {
+			continue
+		}
 		v, err := numbers(*m)
 		if err != nil {
 			return err
@@ -140,33 +143,20 @@ func pointed(v any) any {
 
 // numbers converts the numbers of decoded JSON to the types of expressions.
 func numbers(v any) (any, error) {
-	switch v := v.(type) {
-	case json.Number:
-		if strings.ContainsAny(v.String(), ".eE") {
-			return v.Float64()
+	var failed error
+	out := expr.Map(v, func(leaf any) any {
+		n, ok := leaf.(json.Number)
+		if !ok {
+			return leaf
 		}
-		if n, err := v.Int64(); err == nil {
-			return n, nil
+		if i, err := n.Int64(); err == nil {
+			return i
 		}
-		return v.Float64()
-	case map[string]any:
-		for k, e := range v {
-			n, err := numbers(e)
-			if err != nil {
-				return nil, err
-			}
-			v[k] = n
-		}
-	case []any:
-		for i, e := range v {
-			n, err := numbers(e)
-			if err != nil {
-				return nil, err
-			}
-			v[i] = n
-		}
-	}
-	return v, nil
+		f, err := n.Float64()
+		failed = errors.Join(failed, err)
+		return f
+	})
+	return out, failed
 }
 
 // Journal records runs. Entries of one run are appended sequentially in the order of Seq. Different runs may append
