@@ -3,9 +3,7 @@ package tools
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"regexp"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/internal/toolspec"
@@ -30,6 +29,11 @@ func (a *Agent) parse(resp *ai.ModelResponse) (any, error) {
 	}
 	var v any
 	err := resp.Output(&v)
+	if _, isObject := v.(map[string]any); isObject && err == nil {
+		if object := decodeObject(resp.Text()); object != nil { // Genkit has rounded large integers
+			return object, nil
+		}
+	}
 	return v, err
 }
 
@@ -38,22 +42,16 @@ var fenced = regexp.MustCompile("(?s)```(?:json|JSON)?[ \t]*\r?\n(.*?)```")
 // jsonObject returns text as a JSON object, or the only fenced block of text as a JSON object. It returns nil if
 // neither is a JSON object.
 func jsonObject(text string) map[string]any {
-	if object := decodeObject(text); object != nil {
-		return object
+	object, blocks := decodeObject(text), fenced.FindAllStringSubmatch(text, -1)
+	if object == nil && len(blocks) == 1 {
+		return decodeObject(blocks[0][1])
 	}
-	blocks := fenced.FindAllStringSubmatch(text, -1)
-	if len(blocks) != 1 {
-		return nil
-	}
-	return decodeObject(blocks[0][1])
+	return object
 }
 
 func decodeObject(text string) map[string]any {
-	text = strings.TrimSpace(text)
-	var object map[string]any
-	if !strings.HasPrefix(text, "{") || json.Unmarshal([]byte(text), &object) != nil {
-		return nil
-	}
+	v, _ := expr.DecodeJSON([]byte(text))
+	object, _ := v.(map[string]any)
 	return object
 }
 

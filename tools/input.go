@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
@@ -56,7 +57,7 @@ func templateInput(doc *frontmatter.Document, schema, input map[string]any) (any
 		return nil, &sanitize.Error{Text: err.Error(), Err: backend.ErrInvalid}
 	}
 	if schema == nil {
-		return variables, nil
+		return expr.Map(variables, exactText), nil
 	}
 	// Use Genkit's validator, to ensure the same result of both checks. If the validator cannot read the schema, Genkit
 	// reports the error.

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -70,11 +71,8 @@ func unsafePrompts(r api.Registry, dir string) []error {
 		return nil
 	}
 	var errs []error
-	if dir == "" {
-		dir = "prompts"
-	}
 	// If the directory is unreadable, Genkit read no prompts from it either.
-	_ = filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
+	_ = filepath.WalkDir(cmp.Or(dir, "prompts"), func(file string, d fs.DirEntry, err error) error {
 		template, found := templates[promptName(file)]
 		if err != nil || d.IsDir() || !found || !isPrompt(filepath.Base(file)) {
 			return nil

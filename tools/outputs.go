@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -69,9 +70,7 @@ func artifact(name string, content []byte) *aix.Artifact {
 	kind := mime.TypeByExtension(path.Ext(name))
 	part := ai.NewTextPart(string(content))
 	if !utf8.Valid(content) || slices.Contains(content, 0) {
-		if kind == "" {
-			kind = "application/octet-stream"
-		}
+		kind = cmp.Or(kind, "application/octet-stream")
 		part = ai.NewMediaPart(kind, "data:"+kind+";base64,"+base64.StdEncoding.EncodeToString(content))
 	}
 	return &aix.Artifact{Name: name, Parts: []*ai.Part{part},

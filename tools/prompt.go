@@ -1,8 +1,8 @@
 package tools
 
 import (
-	"encoding/json"
 	"fmt"
+	"math"
 	"path"
 	"regexp"
 	"strconv"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
@@ -190,15 +191,19 @@ func neutral(v any) any {
 
 // templateData converts input to the values Genkit would read from JSON, with neutral applied.
 func templateData(input map[string]any) (any, error) {
-	b, err := json.Marshal(input)
+	v, err := expr.Normalize(input, math.MaxInt)
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode the input as JSON: %w", err)
 	}
-	var v map[string]any
-	if err := json.Unmarshal(b, &v); err != nil {
-		return nil, err
-	}
 	return neutral(v), nil
+}
+
+// exactText converts large integers to text, because Genkit rounds them.
+func exactText(v any) any {
+	if n, ok := v.(int64); ok && max(n, -n) > 1<<53 {
+		return strconv.FormatInt(n, 10)
+	}
+	return v
 }
 
 const marker = "<<<dotprompt:"

@@ -101,7 +101,7 @@ func TestExitCode(t *testing.T) {
 
 func TestJSONObject(t *testing.T) {
 	t.Parallel()
-	want := map[string]any{"a": 1.0}
+	want := map[string]any{"a": int64(1)}
 	for _, text := range []string{
 		`{"a":1}`, "  {\"a\": 1}\n", "```json\n{\"a\":1}\n```", "Done.\n```json\n{\"a\":1}\n```\nThat is it.", "```\n{\"a\":1}\n```", "```JSON\r\n{\"a\":1}\r\n```",
 	} {
