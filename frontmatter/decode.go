@@ -106,6 +106,15 @@ func (d decoder) conflicts(path string) {
 	}
 }
 
+// merges reports the merge keys of a mapping with known keys. Genkit would use the merged values without checks.
+func (d decoder) merges(n *yamlnode.Node) {
+	for key := range yamlnode.Pairs(n) {
+		if key.ShortTag() == "!!merge" {
+			d.Fail(key, "write out the values", "merge keys are not supported here")
+		}
+	}
+}
+
 // literal reports anchors and aliases. The block is moved within the file for Genkit, so aliases would lose their
 // meaning.
 func (d decoder) literal(n *yamlnode.Node) bool {

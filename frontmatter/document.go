@@ -104,6 +104,7 @@ func (d decoder) document(doc *Document) {
 		d.Fail(root, "write `key: value` lines", "the frontmatter must be a mapping, not %s", yamlnode.Kind(root))
 		return
 	}
+	d.merges(root)
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		key, value := root.Content[i], root.Content[i+1]
 		if key.Value == "sandbox" {
@@ -195,8 +196,10 @@ func (doc *Document) meta(d decoder, key, n *yamlnode.Node) {
 	case "outputs":
 		doc.outputs(d, n)
 	case "output":
+		d.merges(n)
 		m.HasOutput = lookup(n, "schema") != nil || lookup(n, "format") != nil
 	case "input":
+		d.merges(n)
 		if def := lookup(n, "default"); def != nil {
 			if err := def.Decode(&m.Input); err != nil {
 				d.Fail(def, "", "input.default must be a mapping of names to values")
@@ -215,6 +218,7 @@ func (doc *Document) use(d decoder, n *yamlnode.Node) {
 		entry = yamlnode.Follow(entry)
 		name, config := entry, (*yamlnode.Node)(nil)
 		if entry.Kind == yamlnode.Mapping {
+			d.merges(entry)
 			name, config = lookup(entry, "name"), lookup(entry, "config")
 		}
 		if name == nil || !yamlnode.Is(name, "!!str") || name.Value == "" {
