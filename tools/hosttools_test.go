@@ -12,6 +12,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -34,17 +35,11 @@ func TestGenkitSource(t *testing.T) {
 		}
 	}
 	source, err := tools.GenkitSource(g, "lookup", "asks")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	r, err := hosttools.New(&hosttools.Options{Log: slog.New(slog.DiscardHandler)}, source)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	set, err := r.Set(t.Context(), hosttools.Grant{Rules: hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.*"}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	call := func(name, args string) hosttools.Reply {
 		return set.Access(hosttools.Command{}).Call(t.Context(), "ex1", trace.SpanContext{}, hosttools.Request{Tool: name, Args: json.RawMessage(args)})
 	}
@@ -68,9 +63,7 @@ func TestHostToolsAfterInit(t *testing.T) {
 	r := newRig(t)
 	genkit.DefineTool(r.g, "lookup", "Finds an order.", func(*ai.ToolContext, struct{}) (string, error) { return "", nil })
 	source, err := tools.GenkitSource(r.g, "lookup")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if r.plugin.HostTools, err = hosttools.New(nil, source); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -41,9 +42,7 @@ func (r *tape) past(t *testing.T) *transcript.Conversation {
 	t.Helper()
 	c := &transcript.Conversation{}
 	for _, part := range r.parts {
-		if err := c.Add(part, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, c.Add(part, time.Now()))
 	}
 	return c
 }

@@ -106,7 +106,8 @@ func TestNoCheckpoint(t *testing.T) {
 	}
 	saved := slices.Clone(entries)
 	saved[2].Checkpoint = &workflow.Checkpoint{Name: "cp.a.1"}
-	saved = append(saved, workflow.Entry{Seq: 5, Kind: workflow.EventStepStarted, Path: "b[0]/c", Step: "c", Attempt: 1, Visit: 1})
+	saved = append(saved, step(5, workflow.EventStepStarted, "c"))
+	saved[4].Path = "b[0]/c"
 	if _, _, err := workflow.Before(saved, "b[0]/c"); !errors.Is(err, workflow.ErrNoCheckpoint) {
 		t.Errorf("before a step of an item: %v", err)
 	}

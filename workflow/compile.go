@@ -43,7 +43,8 @@ func (o *object) optional(key string) *expr.Value {
 	return o.value(o.at[key])
 }
 
-// optionalText compiles the text of a key, for example a path or a line of input. If the key is missing, it returns nil.
+// optionalText compiles the text of a key, for example a path or a line of input. If the key is missing, it returns
+// nil.
 func (o *object) optionalText(key string) *expr.Value {
 	switch n := o.at[key]; {
 	case n != nil && n.Kind == yamlnode.Scalar:

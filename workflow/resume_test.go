@@ -331,23 +331,26 @@ func TestResumeAfterFailure(t *testing.T) {
 		}{
 			workflow.Failed:    {`{id: a, type: fail, message: "it is broken"}`, nil},
 			workflow.Cancelled: {"{id: a, type: agent, agent: cancel}", context.Canceled},
-			workflow.TimedOut:  {"{id: a, type: for_each, items: [1], steps: [{id: b, type: agent, agent: wait}]}", context.DeadlineExceeded},
+			workflow.TimedOut: {"{id: a, type: for_each, items: [1], steps: [{id: b, type: agent, agent: wait}]}",
+				context.DeadlineExceeded},
 		} {
 			wf := parse(t, "id: w\ntimeout: 1s\nsteps: ["+test.step+"]")
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			journal := &cutJournal{room: -1}
-			engine := workflow.NewEngine(nil, agents(func(ctx context.Context, name string, _ map[string]any) (workflow.AgentOutput, error) {
+			wait := func(ctx context.Context, name string, _ map[string]any) (workflow.AgentOutput, error) {
 				if name == "cancel" {
 					cancel()
 				}
 				<-ctx.Done()
 				return workflow.AgentOutput{}, ctx.Err()
-			}), &workflow.Options{Journal: journal})
+			}
+			engine := workflow.NewEngine(nil, agents(wait), &workflow.Options{Journal: journal})
 			_, want := engine.Run(ctx, wf, nil)
 			entries := journal.entries(t)
 			got, err := engine.Resume(t.Context(), wf, entries[:len(entries)-1])
-			if got.Outcome != outcome || err == nil || err.Error() != want.Error() || test.is != nil && !errors.Is(err, test.is) {
+			wraps := test.is == nil || errors.Is(err, test.is)
+			if got.Outcome != outcome || err == nil || err.Error() != want.Error() || !wraps {
 				t.Errorf("got %+v, %v; want %s, %v", got, err, outcome, want)
 			}
 		}

@@ -231,8 +231,8 @@ func object(raw json.RawMessage) (map[string]json.RawMessage, *Error) {
 	return values, nil
 }
 
-// renameAliases replaces other names of arguments. If two names are for the same argument, it keeps the second one, which
-// is then unknown.
+// renameAliases replaces other names of arguments. If two names are for the same argument, it keeps the second name,
+// which is then unknown.
 func renameAliases(values map[string]json.RawMessage, args []argument) map[string]json.RawMessage {
 	out := maps.Clone(values)
 	known := aliases()
