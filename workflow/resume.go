@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -210,6 +211,12 @@ func (p *past) read(e Entry) error {
 		}
 		return v.converse(e)
 	case EventStepFinished:
+		if e.Error != nil && e.Error.Final && (e.Error.Message == endedByTimeout || e.Error.Message == endedBySibling) {
+			if v != nil {
+				*v = visit{failed: v.failed, running: v.running, starts: v.starts}
+			}
+			return nil
+		}
 		p.forgetInside(e.Path) // a finished attempt makes the records of its inner steps obsolete
 		if !e.Retry {
 			delete(p.open, e.Path)
@@ -308,10 +315,7 @@ func (p *past) continued(path string) visit {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	v := p.open[path]
-	if v == nil {
-		return visit{}
-	}
+	v := cmp.Or(p.open[path], &visit{})
 	delete(p.open, path)
 	return *v
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -352,6 +353,32 @@ func TestResumeAfterFailure(t *testing.T) {
 			wraps := test.is == nil || errors.Is(err, test.is)
 			if got.Outcome != outcome || err == nil || err.Error() != want.Error() || !wraps {
 				t.Errorf("got %+v, %v; want %s, %v", got, err, outcome, want)
+			}
+		}
+	})
+}
+
+// TestResumeCanceledBranch verifies that a run ends in the same way if the process died after a failed branch or the
+// timeout of a step had canceled the steps inside, but before the end of the outer step.
+func TestResumeCanceledBranch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wait := func(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
+			return work(map[string]time.Duration{"hour": time.Hour, "second": time.Second}[name])(ctx, name, input)
+		}
+		for _, settings := range []string{"on_error: e", "on_error: e, timeout: 10ms"} {
+			wf := parse(t, "steps: [{id: p, type: parallel, "+settings+`, branches: [
+  {id: a, steps: [{id: w, type: agent, agent: hour}]},
+  {id: b, steps: [{id: s, type: agent, agent: second}, {id: f, type: fail, message: no}]}]},
+{id: e, type: end, output: "${ steps.p.error.code }"}]`)
+			journal := &cutJournal{room: -1}
+			engine := workflow.NewEngine(nil, agents(wait), &workflow.Options{Journal: journal})
+			want, err := engine.Run(t.Context(), wf, nil)
+			checktest.Must(t, err)
+			entries := journal.entries(t)
+			end := slices.IndexFunc(entries, func(e workflow.Entry) bool { return e.Path == "p" && e.Status == workflow.StatusFailed })
+			got, err := engine.Resume(t.Context(), wf, entries[:end])
+			if err != nil || got.Output != want.Output {
+				t.Errorf("%s: %v, %v; want %v", settings, got.Output, err, want.Output)
 			}
 		}
 	})

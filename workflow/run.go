@@ -36,6 +36,12 @@ var ErrInterrupted = errors.New("the run was interrupted and can be resumed")
 // errSibling is the cause of the end of a branch's context if another branch failed.
 var errSibling = errors.New("another branch failed")
 
+// Messages of steps that an enclosing step ended. If the process dies before the enclosing step ends, they run again.
+const (
+	endedByTimeout = "the enclosing step took too long"
+	endedBySibling = "cancelled because another branch failed"
+)
+
 // run is one run of a workflow.
 type run struct {
 	*Engine
@@ -198,11 +204,11 @@ func (r *run) stopped(ctx context.Context) *Error {
 	case errors.Is(cause, errRunTimeout):
 		return finalf(codeTimeout, cause, "the run timed out after %s", r.wf.Timeout)
 	case errors.Is(cause, errStepTimeout):
-		return finalf(codeTimeout, cause, "the enclosing step took too long")
+		return finalf(codeTimeout, cause, endedByTimeout)
 	case errors.Is(cause, ErrInterrupted):
 		return interruption(ctx)
 	case errors.Is(cause, errSibling):
-		return finalf(CodeCancelled, context.Canceled, "cancelled because another branch failed")
+		return finalf(CodeCancelled, context.Canceled, endedBySibling)
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return finalf(codeTimeout, ctx.Err(), "the caller's deadline has passed")
 	}

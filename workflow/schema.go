@@ -52,10 +52,7 @@ func (s *schema) check(input map[string]any) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, _ := plain.(map[string]any)
-	if out == nil {
-		out = map[string]any{}
-	}
+	out, _ := plain.(map[string]any) // the type is unchanged
 	if s == nil {
 		return out, nil
 	}
@@ -66,7 +63,7 @@ func (s *schema) check(input map[string]any) (map[string]any, error) {
 		return nil, fmt.Errorf("%s", strings.TrimPrefix(err.Error(), "validating root: "))
 	}
 	plain, err = expr.Normalize(out, maxInputBytes) // defaults have the types of the library's decoder
-	out, _ = plain.(map[string]any)                 // the type is unchanged
+	out, _ = plain.(map[string]any)
 	return out, err
 }
 

@@ -62,11 +62,9 @@ func (sc *scope) enter(seq *sequence) {
 
 // leave releases the state size of an ended scope.
 func (sc *scope) leave() {
-	total := 0
 	for _, n := range sc.held {
-		total += n
+		sc.run.held.Add(-int64(n))
 	}
-	sc.run.held.Add(-int64(total))
 }
 
 // variables returns the variables of expressions.

@@ -234,8 +234,7 @@ func object(raw json.RawMessage) (map[string]json.RawMessage, *Error) {
 // renameAliases replaces other names of arguments. If two names are for the same argument, it keeps the second name,
 // which is then unknown.
 func renameAliases(values map[string]json.RawMessage, args []argument) map[string]json.RawMessage {
-	out := maps.Clone(values)
-	known := aliases()
+	out, known := maps.Clone(values), aliases()
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		target, ok := known[strings.ToLower(name)]
 		if !ok || slices.ContainsFunc(args, func(a argument) bool { return a.name == name }) {
