@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/ui"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
@@ -23,16 +24,12 @@ import (
 func (r *rig) join() (leave func() error) {
 	r.t.Helper()
 	place, err := r.app.State()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	checktest.Must(r.t, err)
 	records, err := place.OpenRecords(r.t.Context())
 	if err == nil {
 		r.owner, leave, err = records.Join(r.t.Context())
 	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	checktest.Must(r.t, err)
 	r.t.Cleanup(func() { _ = leave(); _ = records.Close() }) // the test may have left
 	return leave
 }
@@ -44,9 +41,7 @@ func (r *rig) ask(id, run, words, args string, left time.Duration) {
 		ID: id, Run: run, Workflow: words, Step: words, Agent: words, Server: "orders", Tool: "refund" + words, Why: words,
 		Args: json.RawMessage(args), Owner: r.owner, Asked: time.Now(), Until: time.Now().Add(left),
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	checktest.Must(r.t, err)
 }
 
 // post answers a question and returns the resulting page.
@@ -166,9 +161,7 @@ func TestPagesAnswerOnce(t *testing.T) {
 	}
 	r.ask("question_dead", "run_1", "", "{}", time.Hour)
 	want(t, r.page("/inbox"), "Allow once")
-	if err := leave(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, leave())
 	code, page := r.post(r.client, "/inbox/question_dead/allow", "")
 	if want(t, page, "already withdrawn by its process"); code != http.StatusConflict {
 		t.Errorf("of a dead process: %d", code)
@@ -208,9 +201,7 @@ func TestPresence(t *testing.T) {
 		t.Helper()
 		for {
 			list, err := r.journal.Approvals(t.Context(), "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			if (len(list) == 1 && list[0].Tool == "") == present {
 				return
 			}
@@ -227,13 +218,9 @@ func TestPresence(t *testing.T) {
 		res := r.get(r.client, "/events?inbox=1")
 		await(true)
 		other := r.get(r.client, "/events")
-		if err := res.Body.Close(); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, res.Body.Close())
 		await(true)
-		if err := other.Body.Close(); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, other.Body.Close())
 		await(false)
 	}
 }
@@ -250,9 +237,7 @@ func TestQuestionsRing(t *testing.T) {
 		ring(t, res) // the stream has begun
 		r.ask(id, "run_live", "", "{}", time.Hour)
 		ring(t, res)
-		if err := errorOf(r.app.Answer(t.Context(), r.journal, id, hosttools.Decision{Allow: true}, "x")); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, errorOf(r.app.Answer(t.Context(), r.journal, id, hosttools.Decision{Allow: true}, "x")))
 		ring(t, res)
 	}
 }
@@ -336,9 +321,7 @@ func TestHostileQuestions(t *testing.T) {
 		r.add("run_text", append([]workflow.Entry{{Kind: workflow.EventRunStarted, Workflow: "wf"},
 			attempt(workflow.EventStepStarted, 1, "")}, talk(1, 2, words)...)...)
 		args, err := json.Marshal(map[string]string{words: words})
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		r.ask("question_1", "run_text", words, string(args), time.Hour)
 		r.ask("question_2", "run_text", words, string(args), time.Hour)
 		if err := errorOf(r.app.Answer(t.Context(), r.journal, "question_2",

@@ -21,6 +21,7 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/ui"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/httpguard"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/patch"
@@ -45,9 +46,7 @@ func newRig(t *testing.T, set ...func(*ui.Options)) *rig {
 	t.Helper()
 	dir := t.TempDir()
 	none := filepath.Join(dir, "workcell.yaml")
-	if err := os.WriteFile(none, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(none, nil, 0o600))
 	// No engine answers.
 	env := map[string]string{"HOME": dir, "DOCKER_HOST": "unix://" + dir + "/docker.sock",
 		"CONTAINERD_ADDRESS": dir + "/containerd.sock"}
@@ -56,16 +55,12 @@ func newRig(t *testing.T, set ...func(*ui.Options)) *rig {
 		Stderr: io.Discard, StateDir: filepath.Join(dir, "state"), Config: none, Command: "workcell ui",
 	})
 	j, err := a.OpenJournal(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() { _ = j.Close() })
 	web := httptest.NewUnstartedServer(nil)
 	tokens, err := httpguard.NewTokens([]httpguard.Token{{Name: "ana", Secret: secret},
 		{Name: "old", Secret: "old" + secret, Expires: time.Now().Add(-time.Hour)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	o := ui.Options{
 		App: a, Journal: j, URL: "http://" + web.Listener.Addr().String(), Hosts: []string{"workcell.localhost"},
 		Tokens: tokens, State: "state.db", Version: "test", Secret: []byte(secret),
@@ -125,16 +120,12 @@ func (r *rig) do(c *http.Client, method, url string, set ...func(*http.Request))
 		url = r.web.URL + url
 	}
 	req, err := http.NewRequestWithContext(r.t.Context(), method, url, nil)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	checktest.Must(r.t, err)
 	for _, f := range set {
 		f(req)
 	}
 	res, err := c.Do(req)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	checktest.Must(r.t, err)
 	r.t.Cleanup(func() { _ = res.Body.Close() })
 	return res
 }
@@ -158,9 +149,7 @@ func (r *rig) page(url string) string {
 func text(t *testing.T, res *http.Response) string {
 	t.Helper()
 	raw, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	return string(raw)
 }
 
@@ -179,9 +168,7 @@ func visible(t *testing.T, page string) string {
 func parsed(t *testing.T, page string) *html.Node {
 	t.Helper()
 	doc, err := html.Parse(strings.NewReader(page))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	return doc
 }
 
@@ -221,9 +208,7 @@ func (r *rig) add(id string, entries ...workflow.Entry) {
 	j := r.journal.For(r.owner, `{"workflow":"/src/wf.yaml","backend":"local"}`)
 	for i, e := range entries {
 		e.RunID, e.Seq, e.Time = id, int64(len(known)+i+1), time.Now()
-		if err := j.Append(r.t.Context(), e); err != nil {
-			r.t.Fatal(err)
-		}
+		checktest.Must(r.t, j.Append(r.t.Context(), e))
 	}
 }
 
@@ -251,9 +236,7 @@ func (r *rig) addResults(id, dir string, outputs, before, after patch.Tree) {
 	if err == nil {
 		err = kept.Save(id, runfiles.Made{Workspace: dir, Outputs: outputs, Patch: patch.Compare(before, after)})
 	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	checktest.Must(r.t, err)
 }
 
 func file(content string) patch.Entry { return patch.Entry{Mode: 0o644, Content: []byte(content)} }
@@ -443,14 +426,10 @@ func TestHeaders(t *testing.T) {
 				}
 				if (a.Key == "src" || a.Key == "href") && strings.HasPrefix(a.Val, "/assets/") {
 					req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.web.URL+a.Val, nil)
-					if err != nil {
-						t.Fatal(err)
-					}
+					checktest.Must(t, err)
 					req.Header.Set("Accept-Encoding", "gzip")
 					res, err := http.DefaultTransport.RoundTrip(req)
-					if err != nil {
-						t.Fatal(err)
-					}
+					checktest.Must(t, err)
 					total += len(text(t, res))
 					if err := res.Body.Close(); err != nil || res.StatusCode != http.StatusOK ||
 						!strings.Contains(res.Header.Get("Cache-Control"), "immutable") {
@@ -520,17 +499,11 @@ func TestRunningAgent(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	place, err := r.app.State()
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	records, err := place.OpenRecords(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	owner, leave, err := records.Join(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() { _ = records.Close() })
 	r.owner = owner
 	e := workflow.Entry{Path: "fix", Step: "fix", Type: workflow.TypeAgent, Agent: "fixer", Visit: 1, Attempt: 1}
@@ -548,9 +521,7 @@ func TestRunningAgent(t *testing.T) {
 		t.Errorf("%d running rows", n)
 	}
 	want(t, r.page("/runs/run_agent?at=fix@1.1/2"), "Arguments", `"path": "a.py"`, "Result", `"text": "print"`)
-	if err := leave(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, leave())
 	page = r.page("/runs/run_agent")
 	want(t, page, "‖ interrupted", "workcell runs resume run_agent")
 	if strings.Contains(page, "data-since") {
@@ -586,18 +557,14 @@ func TestApply(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	before := patch.Tree{"cart.py": file("a\nb\nc\n"), "both.txt": file("old\n"), "logo": file("\x00\x01")}
 	after := patch.Tree{"cart.py": file("a\nB\nc\n"), "both.txt": file("new\n"), "logo": file("\x00\x02"),
 		"added.txt": file("hello\n")}
 	if res, err := before.Write(dir, nil, false); err != nil || len(res.Conflicts) > 0 {
 		t.Fatal(err, res)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "both.txt"), []byte("mine\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(filepath.Join(dir, "both.txt"), []byte("mine\n"), 0o644))
 	r.addRun("run_apply", "wf", "out")
 	r.addResults("run_apply", dir, nil, before, after)
 	page := r.page("/runs/run_apply/changes")
@@ -719,9 +686,7 @@ func ring(t *testing.T, res *http.Response) {
 		if bytes.Contains(buffer[:n], []byte("event: change\n")) {
 			return
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 	}
 }
 
@@ -736,9 +701,7 @@ func TestStreamsEnd(t *testing.T) {
 	if res := r.get(r.client, "/events"); res.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("one more stream: %s", res.Status)
 	}
-	if err := r.server.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, r.server.Close(t.Context()))
 	for _, res := range open {
 		if _, err := io.Copy(io.Discard, res.Body); err != nil {
 			t.Errorf("a stream ends with %v", err)
@@ -769,9 +732,7 @@ func TestTemplates(t *testing.T) {
 	}
 	for _, name := range names {
 		raw, err := os.ReadFile(filepath.Join("web", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		if name != "layout.html" && (!bytes.Contains(raw, []byte(`{{define "main"}}`)) ||
 			bytes.Contains(raw, []byte("<script"))) {
 			t.Errorf("%s is not a page without scripts", name)
