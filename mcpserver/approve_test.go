@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
@@ -58,9 +59,7 @@ func TestApprovalByElicitation(t *testing.T) {
 		go func() { served <- s.ServeOn(context.Background(), ours) }()
 		cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &opts).Connect(t.Context(), theirs,
 			&mcp.ClientSessionOptions{ProtocolVersion: tt.version})
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		t.Cleanup(func() {
 			_ = cs.Close() // only hangs up; the error does not matter
 			if err := <-served; err != nil {
@@ -121,9 +120,7 @@ func TestApprovalByAnswer(t *testing.T) {
 			}
 		}
 		res, err := cs.CallTool(t.Context(), p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		return res
 	}
 	text := func(res *mcp.CallToolResult) string {

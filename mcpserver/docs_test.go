@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/mcpserver"
 )
@@ -49,9 +50,7 @@ func TestDocumentation(t *testing.T) {
 func page(t *testing.T, name string) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("..", "docs", filepath.FromSlash(name)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	return string(raw)
 }
 

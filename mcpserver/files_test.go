@@ -9,6 +9,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
@@ -21,9 +22,7 @@ func TestImageContent(t *testing.T) {
 	policy.Limits.FileMB = 1
 	cs := connect(t, newServer(t, newManager(t), &mcpserver.Options{Policy: &policy}), nil)
 	var b bytes.Buffer
-	if err := png.Encode(&b, image.NewGray(image.Rect(0, 0, 200, 100))); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, png.Encode(&b, image.NewGray(image.Rect(0, 0, 200, 100))))
 	must(t, cs, "sandbox_fs_write", map[string]any{"path": "p", "contents_b64": base64.StdEncoding.EncodeToString(b.Bytes())})
 	r := must(t, cs, "sandbox_fs_read", map[string]any{"path": "p"})
 	if len(r.Content) != 2 || r.fields["width"] != 200.0 || r.fields["contents_b64"] != nil {

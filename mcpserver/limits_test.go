@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
@@ -37,9 +38,7 @@ func TestRefusedOptions(t *testing.T) {
 		{Tokens: []mcpserver.Token{{Name: "a", Secret: "short"}}}, {Tokens: []mcpserver.Token{{Name: "local", Secret: secret}}}, {Origins: []string{"app.example"}},
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		if err := s.ServeHTTP(over, l, &o); err == nil || strings.Contains(err.Error(), secret) {
 			t.Errorf("%+v: %v", o, err)
 		}
@@ -71,9 +70,7 @@ func TestFilePolicy(t *testing.T) {
 		t.Errorf("a directory: %v", err)
 	}
 	list, err := cs.ListResources(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	var names []string
 	for _, r := range list.Resources {
 		names = append(names, r.Name)
@@ -178,9 +175,7 @@ func TestNoteNamesTheGuard(t *testing.T) {
 			t.Errorf("with %d seconds: %s", seconds, note)
 		}
 		list, err := cs.ListTools(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		for _, tool := range list.Tools {
 			if tool.Name != "sandbox_exec" && tool.Name != "sandbox_run" {
 				continue

@@ -13,6 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -29,17 +30,13 @@ func newSlowWork(t *testing.T, wait, keep, idle time.Duration) slowWork {
 	t.Helper()
 	w := slowWork{release: make(chan struct{}), ended: make(chan error, 100)}
 	engine, err := memory.New(nil) // the test does not depend on the engine
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	engine.Script(func(memory.Command) (memory.Answer, bool) {
 		<-w.release
 		return memory.Answer{Stdout: "done"}, true
 	})
 	m, err := session.NewManager(engine, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(m.Close(context.Background()), engine.Close()); err != nil {
 			t.Error(err)
@@ -69,9 +66,7 @@ func connectSession(t *testing.T, s *mcpserver.Server, over string, opts *mcp.Cl
 	}
 	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(),
 		&mcp.StreamableClientTransport{Endpoint: serveHTTP(t, s)}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() { _ = cs.Close() }) // only hangs up; the error does not matter
 	return cs
 }

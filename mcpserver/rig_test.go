@@ -14,6 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -32,13 +33,9 @@ func newManager(t testing.TB) *session.Manager {
 func newManagerWith(t testing.TB, opts *session.Options) *session.Manager {
 	t.Helper()
 	b, err := docker.New(t.Context(), &docker.Options{Host: os.Getenv("DOCKER_HOST")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	m, err := session.NewManager(b, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() {
 		if err := m.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -57,9 +54,7 @@ func newManagerWith(t testing.TB, opts *session.Options) *session.Manager {
 func sandboxes(t testing.TB, m *session.Manager) int {
 	t.Helper()
 	list, err := m.Backend().List(context.Background(), backend.Filter{Instance: m.Instance()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	return len(list)
 }
 
@@ -72,9 +67,7 @@ func newServer(t testing.TB, m *session.Manager, opts *mcpserver.Options) *mcpse
 	}
 	o.Sandbox.Image = pythonImage
 	s, err := mcpserver.New(m, &o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -112,9 +105,7 @@ func connectPipes(t testing.TB, s *mcpserver.Server, opts *mcp.ClientOptions) *m
 func serveHTTP(t testing.TB, s *mcpserver.Server, tokens ...mcpserver.Token) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- s.ServeHTTP(ctx, l, &mcpserver.HTTPOptions{Tokens: tokens}) }()
@@ -131,9 +122,7 @@ func serveHTTP(t testing.TB, s *mcpserver.Server, tokens ...mcpserver.Token) str
 func client(t testing.TB, transport mcp.Transport, opts *mcp.ClientOptions, served func() error) *mcp.ClientSession {
 	t.Helper()
 	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), transport, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() {
 		_ = cs.Close() // only hangs up; the error does not matter
 		if err := served(); err != nil {
@@ -190,12 +179,8 @@ func (r result) failure() (code, message string) {
 func (r result) into(t testing.TB, v any) {
 	t.Helper()
 	raw, err := json.Marshal(r.StructuredContent)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(raw, v); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
+	checktest.Must(t, json.Unmarshal(raw, v))
 }
 
 // eventually waits until ok returns true.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -15,9 +16,7 @@ import (
 func callStateless(t *testing.T, url, tool, args string) result {
 	t.Helper()
 	raw, err := poster{t: t, url: url}.call(1, tool, args)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	text := raw
 	if _, data, ok := strings.Cut(raw, "data: "); ok {
 		text = data

@@ -15,6 +15,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/mcpserver"
 )
@@ -26,25 +27,19 @@ func TestDefinitions(t *testing.T) {
 	m := newManager(t)
 	cs := connect(t, newServer(t, m, &mcpserver.Options{Tasks: shellTasks, RunTask: runShellTask(m)}), nil)
 	list, err := cs.ListTools(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	golden, err := filepath.Glob(filepath.Join("..", "tools", "testdata", "schema", "*.json"))
 	if err != nil || len(golden) == 0 {
 		t.Fatalf("no golden files: %v", err)
 	}
 	for _, file := range slices.Clone(golden) {
 		raw, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		var want struct {
 			Name, Description         string
 			InputSchema, OutputSchema map[string]any
 		}
-		if err := json.Unmarshal(raw, &want); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, json.Unmarshal(raw, &want))
 		if want.Name == "sandbox_snapshot" || want.Name == "sandbox_rollback" {
 			// Only agents whose file enables snapshots have it.
 			golden = slices.DeleteFunc(golden, func(name string) bool { return name == file })
@@ -175,19 +170,13 @@ func checkResult(t *testing.T, name string, schema *jsonschema.Resolved, r resul
 func outputSchemas(t *testing.T, cs *mcp.ClientSession) map[string]*jsonschema.Resolved {
 	t.Helper()
 	list, err := cs.ListTools(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	out := map[string]*jsonschema.Resolved{}
 	for _, tool := range list.Tools {
 		raw, err := json.Marshal(tool.OutputSchema)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		var schema jsonschema.Schema
-		if err := json.Unmarshal(raw, &schema); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, json.Unmarshal(raw, &schema))
 		if out[tool.Name], err = schema.Resolve(nil); err != nil {
 			t.Fatal(err)
 		}
@@ -270,9 +259,7 @@ func TestResources(t *testing.T) {
 	must(t, cs, "sandbox_fs_write", map[string]any{"path": "bytes.bin", "contents_b64": "AAH/"})
 	must(t, cs, "sandbox_exec", map[string]any{"command": "ln -s /etc/passwd link; mkfifo pipe"})
 	list, err := cs.ListResources(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	got := map[string]string{}
 	for _, r := range list.Resources {
 		res, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: r.URI})

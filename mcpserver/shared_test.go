@@ -18,6 +18,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
@@ -33,9 +34,7 @@ func connectByTurns(
 	t.Helper()
 	instance := record.NewID()
 	engine, err := memory.New(nil) // the test does not depend on the engine
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() { // after all managers are closed
 		left, err := engine.List(context.Background(), backend.Filter{Instance: instance})
 		if err := errors.Join(err, engine.Close()); err != nil || len(left) != 0 {
@@ -45,9 +44,7 @@ func connectByTurns(
 	var hosts []string
 	for range 2 {
 		m, err := session.NewManager(engine, &session.Options{Instance: instance, Store: store, Join: true, Egress: egress})
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		t.Cleanup(func() {
 			if err := m.Close(context.Background()); err != nil {
 				t.Error(err)
@@ -56,9 +53,7 @@ func connectByTurns(
 		o := options(m)
 		o.Shared = true
 		u, err := url.Parse(serveHTTP(t, newServer(t, m, o), tokens...))
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		hosts = append(hosts, u.Host)
 	}
 	var turn atomic.Int64
@@ -76,9 +71,7 @@ func connectByTurns(
 	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	cs, err := client.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: "2026-07-28"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() { _ = cs.Close() })
 	return cs
 }
@@ -130,9 +123,7 @@ func TestSharedTasks(t *testing.T) {
 		for range 2 {
 			res := must(t, cs, "get_files", map[string]any{"session_id": id, "format": "zip"})
 			raw, err := base64.StdEncoding.DecodeString(res.text("zip_b64"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			z, err := zip.NewReader(bytes.NewReader(raw), int64(len(raw)))
 			if err != nil || len(z.File) != 1 || z.File[0].Name != "log" {
 				t.Errorf("%q: files: %+v, %v", owner, z, err)
@@ -182,9 +173,7 @@ func TestSharedDeadSandbox(t *testing.T) {
 			for rec := recs[0]; rec.Owner != "" && err == nil; time.Sleep(time.Millisecond) {
 				rec, err = store.Get(t.Context(), rec.ID)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			if other {
 				do(t, cs, "session_status", nil)
 			}
@@ -234,9 +223,7 @@ func TestSharedHosts(t *testing.T) {
 		t.Fatalf("records %+v, %v", recs, err)
 	}
 	recs[0].Request = strings.Replace(recs[0].Request, "{", `{"egress":{"allow":["a.example"]},`, 1)
-	if err := store.Update(t.Context(), recs[0]); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, store.Update(t.Context(), recs[0]))
 	g.Store(0)
 	for range 4 { // two on each server
 		do(t, cs, "sandbox_exec", map[string]any{"sandbox_id": opened.text("sandbox_id"), "command": "true"})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
@@ -302,9 +303,7 @@ func TestPolicyOnFiles(t *testing.T) {
 func parsePolicy(t testing.TB, text string) mcpserver.Policy {
 	t.Helper()
 	p, err := mcpserver.ParsePolicy("p.yaml", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	return p
 }
 

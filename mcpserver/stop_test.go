@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -77,9 +78,7 @@ func TestStopAnswersCalls(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, newManager(t), nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	served := make(chan error, 1)
@@ -129,13 +128,9 @@ func TestCancelledRequest(t *testing.T) {
 	t.Parallel()
 	started, ended := make(chan struct{}), make(chan struct{})
 	engine, err := memory.New(nil) // the test opens no sandbox
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	m, err := session.NewManager(engine, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(m.Close(context.Background()), engine.Close()); err != nil {
 			t.Error(err)

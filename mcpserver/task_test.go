@@ -18,6 +18,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/sandbox"
@@ -69,9 +70,7 @@ func TestTasks(t *testing.T) {
 	policy.Limits.FileMB = 1
 	cs := connect(t, newServer(t, m, &mcpserver.Options{Tasks: shellTasks, RunTask: runShellTask(m), Policy: &policy}), nil)
 	list, err := cs.ListTools(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	for _, tool := range list.Tools {
 		if tool.Name != "execute_task" {
 			continue
@@ -100,9 +99,7 @@ func TestTasks(t *testing.T) {
 	files, skipped := map[string]string{}, map[string]bool{}
 	for _, f := range got.Files {
 		data, err := base64.StdEncoding.DecodeString(f.ContentsB64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		files[f.Path] = string(data)
 	}
 	for _, f := range got.Skipped {
@@ -144,23 +141,15 @@ func TestTasks(t *testing.T) {
 func unzip(t *testing.T, b64 string) map[string]string {
 	t.Helper()
 	raw, err := base64.StdEncoding.DecodeString(b64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	z, err := zip.NewReader(bytes.NewReader(raw), int64(len(raw)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	out := map[string]string{}
 	for _, f := range z.File {
 		r, err := f.Open()
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		out[f.Name] = string(data)
 	}
 	return out
@@ -346,13 +335,9 @@ func TestDeadSandbox(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			engine, err := memory.New(nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			m, err := session.NewManager(engine, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			note, id := noteTask(m), ""
 			task := func(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
 				res, err := note(ctx, req)

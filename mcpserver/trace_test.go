@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
@@ -37,9 +38,7 @@ func TestRequestsJoinTheClientsTrace(t *testing.T) {
 	call("session_status", map[string]any{})
 	call("sandbox_exec", map[string]any{"command": "git push --force secret"})
 	call("nothing", map[string]any{})
-	if err := cs.Ping(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, cs.Ping(t.Context(), nil))
 	spans := map[string]tracetest.SpanStub{}
 	for _, span := range exporter.GetSpans() {
 		if span.SpanKind == trace.SpanKindServer {
