@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -29,9 +30,7 @@ func corpus(t testing.TB) []hosttools.Tool {
 	var all []hosttools.Tool
 	for _, name := range names {
 		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		var tools []hosttools.Tool
 		if err := json.Unmarshal(b, &tools); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -52,14 +51,10 @@ func TestDeclarations(t *testing.T) {
 	}
 	const golden = "testdata/declare/golden.txt"
 	if *update {
-		if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, os.WriteFile(golden, []byte(b.String()), 0o644))
 	}
 	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if diff := cmp.Diff(string(want), b.String()); diff != "" {
 		t.Errorf("declarations (-want +got), -update rewrites them:\n%s", diff)
 	}

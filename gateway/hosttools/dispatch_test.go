@@ -23,6 +23,7 @@ import (
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/sandbox"
 )
@@ -143,15 +144,11 @@ func TestQuotasOfAWorkflow(t *testing.T) {
 		{ctx, "a", "x/a.prompt", "quota_exceeded"}, {ctx, "a", "y/a.prompt", ""}, {ctx, "b", "", ""}, {t.Context(), "a", "x/a.prompt", ""},
 	} {
 		s, err := r.Set(tt.ctx, hosttools.Grant{Rules: rules, Caller: hosttools.Caller{Agent: tt.agent}, File: tt.file})
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		if got := code(call(t, s.Access(hosttools.Command{}), "app_lookup", `{"id":"1"}`)); got != tt.want {
 			t.Errorf("call %d: %q, want %q", i, got, tt.want)
 		}
-		if err := s.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, s.Close(t.Context()))
 	}
 }
 
@@ -524,16 +521,12 @@ func TestRefusalsAreBounded(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "audit")
 	record, err := audit.Open(file, audit.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	var log bytes.Buffer
 	r := registry(t, &hosttools.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, hosttools.Static("app", lookup()))
 	rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup", When: "args.there_is_none > 1"}}}
 	s, err := r.Set(audit.NewContext(t.Context(), record), hosttools.Grant{Rules: rules})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	defer s.Close(context.Background()) // its handlers have returned
 	a := s.Access(hosttools.Command{})
 	for i := range 10_000 {
@@ -550,9 +543,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 			t.Fatalf("%v", got.Error)
 		}
 	}
-	if err := record.Close(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, record.Close())
 	written, err := os.ReadFile(file)
 	if n := bytes.Count(written, []byte("\n")); err != nil || n != 5000 {
 		t.Errorf("%d lines of audit, %v", n, err)
@@ -566,9 +557,7 @@ func TestAudit(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "audit")
 	log, err := audit.Open(file, audit.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	ran := false
 	hit := tool("hit", func(context.Context, hosttools.Call) (hosttools.Result, error) {
 		ran = true
@@ -576,9 +565,7 @@ func TestAudit(t *testing.T) {
 	})
 	r := registry(t, &hosttools.Options{Policy: hosttools.Policy{Deny: []string{"app.lookup"}}}, hosttools.Static("app", lookup(), hit))
 	s, err := r.Set(audit.NewContext(t.Context(), log), hosttools.Grant{Rules: allow("app.*"), Caller: hosttools.Caller{Run: "r1", Step: "fix", Agent: "desk"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	defer s.Close(context.Background()) // its handlers have returned
 	settings := sandbox.Settings{Backend: "docker", Isolation: "kernel", Tools: s.Digest()}
 	a := s.Access(hosttools.Command{SandboxID: "sb1", Settings: settings})
@@ -587,22 +574,16 @@ func TestAudit(t *testing.T) {
 	}
 	do("app_hit")
 	do("app_lookup")
-	if err := log.Close(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, log.Close())
 	if ran = false; code(do("app_hit")) != "internal" || ran {
 		t.Error("a call that cannot be put on record is made")
 	}
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	var got []obj
 	for line := range strings.Lines(string(text)) {
 		var record obj
-		if err := json.Unmarshal([]byte(line), &record); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, json.Unmarshal([]byte(line), &record))
 		delete(record, "time")
 		delete(record, "settings")
 		got = append(got, record)

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
@@ -28,22 +29,16 @@ func describe(t testing.TB, data string) (saved hosttools.Saved) {
 		return hosttools.Result{Data: json.RawMessage(data)}, nil
 	})
 	r, err := hosttools.New(nil, hosttools.Static("app", give))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	s, err := r.Set(t.Context(), hosttools.Grant{Rules: allow("app.give")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	a := s.Access(hosttools.Command{Files: nowhere{}})
 	reply := a.Call(t.Context(), "ex1", trace.SpanContext{}, hosttools.Request{Tool: "app.give", Save: "x"})
 	if reply.Error != nil {
 		t.Fatal(reply.Error)
 	}
 	var out map[string]hosttools.Saved
-	if err := json.Unmarshal(reply.Data, &out); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, json.Unmarshal(reply.Data, &out))
 	return out["$saved"]
 }
 

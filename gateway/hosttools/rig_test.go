@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/sandbox"
 )
@@ -56,9 +57,7 @@ func registry(t *testing.T, o *hosttools.Options, sources ...hosttools.Source) *
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	r, err := hosttools.New(o, sources...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() { r.Close() })
 	return r
 }
@@ -66,9 +65,7 @@ func registry(t *testing.T, o *hosttools.Options, sources ...hosttools.Source) *
 func set(t *testing.T, r *hosttools.Registry, g hosttools.Grant) *hosttools.Set {
 	t.Helper()
 	s, err := r.Set(t.Context(), g)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -83,9 +80,7 @@ func dial(t *testing.T, a *hosttools.Access, span trace.SpanContext) *mcp.Client
 	inside := serve(t, a, span)
 	client := mcp.NewClient(&mcp.Implementation{Name: "inside", Version: "1"}, nil)
 	cs, err := client.Connect(t.Context(), &mcp.IOTransport{Reader: inside, Writer: inside}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() { cs.Close() })
 	return cs
 }

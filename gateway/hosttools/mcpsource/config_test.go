@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 func variables(name string) (string, bool) {
@@ -32,9 +33,7 @@ servers:
     timeout_seconds: 5
 policy: {deny: ["*.delete_*"], ask: ["github.merge_*"], limits: {calls: 2000}}
 `), variables)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if len(c.Servers) != 2 || !c.Servers[0].Eager || c.Servers[1].Timeout != 5*time.Second {
 		t.Errorf("servers %+v", c.Servers)
 	}

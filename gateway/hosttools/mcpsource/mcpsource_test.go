@@ -22,6 +22,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
@@ -113,9 +114,7 @@ const token = "tok-8c1d0f5e6b"
 func program(t *testing.T, change func(*mcpsource.Server)) (hosttools.Source, *buffertest.Buffer) {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	server := mcpsource.Server{Name: "test", Command: []string{self}, Env: map[string]mcpsource.Secret{
 		asServer: mcpsource.NewSecret("1"), "TOKEN": mcpsource.NewSecret(token),
 	}}
@@ -145,9 +144,7 @@ func TestStartsBesideItsFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	config, err := mcpsource.ReadConfig("link.yaml", os.LookupEnv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	withoutFile := config.Servers[0]
 	withoutFile.Command, withoutFile.Dir = []string{self}, ""
 	for want, server := range map[string]mcpsource.Server{own: config.Servers[0], string(filepath.Separator): withoutFile} {
@@ -163,9 +160,7 @@ func TestStartsBesideItsFile(t *testing.T) {
 func call(t *testing.T, s hosttools.Source, name string) (hosttools.Result, error) {
 	t.Helper()
 	tools, err := s.Tools(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	for _, tool := range tools {
 		if tool.Name == name {
 			return tool.Handle(t.Context(), hosttools.Call{Args: json.RawMessage("{}")})
@@ -215,9 +210,7 @@ func TestServerThatDiesIsStartedAgainThreeTimes(t *testing.T) {
 	t.Parallel()
 	s, _ := program(t, func(s *mcpsource.Server) { s.Timeout = time.Minute })
 	list, err := s.Tools(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 4 {
@@ -287,18 +280,14 @@ func TestListIsFrozenUntilItIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	s, _ := program(t, nil)
 	before, err := s.Tools(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if _, err := call(t, s, "grow"); err != nil {
 		t.Fatal(err)
 	}
 	for t.Context().Err() == nil {
 		// The arrival time of the notification is unknown; the test's time limit bounds the wait.
 		after, err := s.Tools(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		if len(after) == len(before)+1 {
 			return
 		}
@@ -320,13 +309,9 @@ func TestPin(t *testing.T) {
 	t.Parallel()
 	s, _ := program(t, nil)
 	tools, err := s.Tools(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	digest, err := hosttools.Digest(tools)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	pinned, _ := program(t, func(s *mcpsource.Server) { s.Pin = "sha256:" + digest })
 	if _, err := pinned.Tools(t.Context()); err != nil {
 		t.Errorf("with its own digest: %v", err)
