@@ -10,6 +10,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/httpguard"
 	"github.com/workcell-dev/workcell/internal/interrupt"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/sandbox"
+	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -129,6 +131,19 @@ func (p Places) Reserve() (bind func() bool, done, give func(), ok bool) {
 		return nil, nil, nil, false
 	}
 	return place.bind, place.done, place.give, true
+}
+
+// GetListed returns the files of a list like get_files.
+func (s *Server) GetListed(
+	ctx context.Context, box *session.Session, list ...sandbox.FileInfo,
+) (getFilesOutput, error) {
+	g := &gathering{server: s, sandbox: box, seen: map[string]bool{}}
+	for _, e := range list {
+		if err := g.entry(ctx, e); err != nil {
+			return g.out, err
+		}
+	}
+	return g.out, nil
 }
 
 // Output types for tests.

@@ -204,13 +204,18 @@ func (g *gathering) entry(ctx context.Context, e sandbox.FileInfo) error {
 		g.skip(e.Path, reason)
 		return nil
 	}
-	data, _, err := g.sandbox.ReadFileBytes(ctx, e.Path, sandbox.ReadFileOptions{Limit: maxGotBytes - g.out.TotalBytes})
-	switch {
+	room := maxGotBytes - g.out.TotalBytes
+	data, _, err := g.sandbox.ReadFileBytes(ctx, e.Path, sandbox.ReadFileOptions{Limit: room + 1})
+	e.Size = int64(len(data)) // it may have grown after it was listed
+	switch reason := g.refused(e); {
 	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrPermission), errors.Is(err, backend.ErrInvalid):
 		g.skip(e.Path, "cannot read the file") // it may have been deleted after it was listed
 		return nil
 	case err != nil:
 		return err
+	case reason != "":
+		g.skip(e.Path, reason)
+		return nil
 	}
 	return g.add(e, data)
 }

@@ -1,6 +1,7 @@
 package mcpserver_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -12,8 +13,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/sandbox"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // TestRefusedOptions verifies that invalid options are errors and not replaced by defaults.
@@ -77,6 +82,28 @@ func TestFilePolicy(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"d/ok.txt"}, names); diff != "" {
 		t.Errorf("resources (-want +got):\n%s", diff)
+	}
+}
+
+// TestGrownFile verifies that the limit of get_files applies to a file that has grown after it was listed.
+func TestGrownFile(t *testing.T) {
+	t.Parallel()
+	engine, err := memory.New(nil)
+	checktest.Must(t, err)
+	m, err := session.NewManager(engine, nil)
+	checktest.Must(t, err)
+	s := newServer(t, m, nil)
+	t.Cleanup(func() { checktest.Must(t, m.Close(context.Background())) })
+	box, _, err := m.Open(t.Context(), session.Run{Namespace: record.NamespaceMCP, ID: "run_grown"}.Key("box"), session.Request{Image: pythonImage})
+	checktest.Must(t, err)
+	full, err := box.WriteFile(t.Context(), "full", bytes.NewReader(make([]byte, 10<<20)), sandbox.WriteFileOptions{})
+	checktest.Must(t, err)
+	grown, err := box.WriteFile(t.Context(), "grown", strings.NewReader("grown"), sandbox.WriteFileOptions{})
+	checktest.Must(t, err)
+	grown.Size = 0
+	got, err := s.GetListed(t.Context(), box, full, grown)
+	if err != nil || got.Count != 1 || len(got.Skipped) != 1 || !got.Truncated {
+		t.Errorf("%d files, skipped %v, truncated %v, %v", got.Count, got.Skipped, got.Truncated, err)
 	}
 }
 

@@ -128,12 +128,12 @@ func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.
 	if fail != nil {
 		return nil, invalidParams(fail.Message)
 	}
-	if info.Size > maxGotBytes {
-		return nil, invalidParams("the file is too large for a resource; use sandbox_fs_read")
-	}
-	data, _, err := from.ReadFileBytes(ctx, name, sandbox.ReadFileOptions{Limit: maxGotBytes})
+	data, _, err := from.ReadFileBytes(ctx, name, sandbox.ReadFileOptions{Limit: maxGotBytes + 1})
 	if err != nil {
 		return nil, resourceError(uri, err)
+	}
+	if len(data) > maxGotBytes {
+		return nil, invalidParams("the file is too large for a resource; use sandbox_fs_read")
 	}
 	c := &mcp.ResourceContents{URI: uri, MIMEType: mediaType(name)}
 	if utf8.Valid(data) && !bytes.ContainsRune(data, 0) {
