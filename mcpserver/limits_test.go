@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/sandbox"
@@ -88,12 +90,8 @@ func TestFilePolicy(t *testing.T) {
 // TestGrownFile verifies that the limit of get_files applies to a file that has grown after it was listed.
 func TestGrownFile(t *testing.T) {
 	t.Parallel()
-	engine, err := memory.New(nil)
-	checktest.Must(t, err)
-	m, err := session.NewManager(engine, nil)
-	checktest.Must(t, err)
+	m := newMemoryManager(t)
 	s := newServer(t, m, nil)
-	t.Cleanup(func() { checktest.Must(t, m.Close(context.Background())) })
 	box, _, err := m.Open(t.Context(), session.Run{Namespace: record.NamespaceMCP, ID: "run_grown"}.Key("box"), session.Request{Image: pythonImage})
 	checktest.Must(t, err)
 	full, err := box.WriteFile(t.Context(), "full", bytes.NewReader(make([]byte, 10<<20)), sandbox.WriteFileOptions{})
@@ -105,6 +103,28 @@ func TestGrownFile(t *testing.T) {
 	if err != nil || got.Count != 1 || len(got.Skipped) != 1 || !got.Truncated {
 		t.Errorf("%d files, skipped %v, truncated %v, %v", got.Count, got.Skipped, got.Truncated, err)
 	}
+}
+
+// TestResourcesAreAudited verifies that each resources/read of a sandbox has a record, with or without a file.
+func TestResourcesAreAudited(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "audit")
+	log, err := audit.Open(file, audit.Options{})
+	checktest.Must(t, err)
+	cs := connectUnder(t, audit.NewContext(t.Context(), log), newServer(t, newMemoryManager(t), nil), nil)
+	sandbox := must(t, cs, "sandbox_open", nil).text("sandbox_id")
+	must(t, cs, "sandbox_fs_write", map[string]any{"path": "d/f", "contents": "text"})
+	for _, name := range []string{"d", "d/f", "none"} {
+		_, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + sandbox + "/" + name})
+		if (err != nil) != (name == "none") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	raw, err := os.ReadFile(file)
+	if n := strings.Count(string(raw), `"resources/read"`); err != nil || n != 3 {
+		t.Errorf("%d records, %v", n, err)
+	}
+	checktest.Must(t, log.Close())
 }
 
 // TestZipNames verifies that an archive contains no name that leads outside of its directory when it is unpacked.
@@ -164,7 +184,7 @@ func TestSessionsAreRenewed(t *testing.T) {
 		}
 	}
 	must(t, cs, "session_status", nil) // listing all sessions does not count as use
-	eventually(t, "the idle session ends", func() bool {
+	checktest.Eventually(t, "the idle session ends", func() bool {
 		s.Sweep(time.Now().Add(idle + time.Second))
 		return sandboxes(t, m) == 0
 	})

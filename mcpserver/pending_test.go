@@ -131,7 +131,7 @@ func TestPendingCalls(t *testing.T) {
 			w.release <- struct{}{}
 			for range 2 {
 				var r result
-				eventually(t, "the result", func() bool {
+				checktest.Eventually(t, "the result", func() bool {
 					r = must(t, cs, "task_result", map[string]any{"task_id": id})
 					return r.taskID() == ""
 				})
@@ -187,7 +187,7 @@ func TestClientGivesUp(t *testing.T) {
 				_, err := cs.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: slowCalls[tool].args})
 				done <- err
 			}()
-			eventually(t, "the call runs", func() bool {
+			checktest.Eventually(t, "the call runs", func() bool {
 				list, newest := states(t, cs)
 				id = newest
 				return len(list) > 0 && strings.HasPrefix(list[0], tool+" running")
@@ -240,7 +240,7 @@ func TestKeptSession(t *testing.T) {
 	if err := <-w.ended; err != nil {
 		t.Errorf("the call's context: %v", err)
 	}
-	eventually(t, "the session ends", func() bool {
+	checktest.Eventually(t, "the session ends", func() bool {
 		w.server.Sweep(time.Now().Add(time.Hour))
 		return cs.Ping(t.Context(), nil) != nil
 	})
@@ -256,7 +256,7 @@ func TestKeptResults(t *testing.T) {
 		for range n {
 			id := must(t, cs, "execute_task", map[string]any{"task": "slow", "input": strings.Repeat("x", size)}).taskID()
 			w.release <- struct{}{}
-			eventually(t, "it is completed", func() bool {
+			checktest.Eventually(t, "it is completed", func() bool {
 				status := must(t, cs, "task_status", map[string]any{"task_id": id})
 				return strings.Contains(fmt.Sprint(status.fields["tasks"]), "completed")
 			})
@@ -315,7 +315,7 @@ func TestApprovalOfAPendingCall(t *testing.T) {
 		id := must(t, cs, "execute_task", map[string]any{"task": "desk"}).taskID()
 		close(pending)
 		var r result
-		eventually(t, "the result", func() bool {
+		checktest.Eventually(t, "the result", func() bool {
 			r = must(t, cs, "task_result", map[string]any{"task_id": id})
 			return r.taskID() == ""
 		})

@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -114,19 +115,21 @@ func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.
 	if err != nil {
 		return nil, mcp.ResourceNotFoundError(uri)
 	}
-	info, err := from.StatFile(ctx, name)
-	if err != nil {
-		return nil, resourceError(uri, err)
+	info, failed := from.StatFile(ctx, name)
+	var fail *toolspec.Error
+	if failed == nil && info.Type != sandbox.TypeDir {
+		fail = s.checkFile(name, info.Size)
 	}
-	if info.Type == sandbox.TypeDir {
-		return directory(ctx, from, uri, name)
-	}
-	fail := s.checkFile(name, info.Size)
-	if err := decided(ctx, sc, "resources/read", fail); err != nil {
+	err = decided(ctx, sc, "resources/read", fail)
+	switch {
+	case err != nil:
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "cannot record the request"}
-	}
-	if fail != nil {
+	case fail != nil:
 		return nil, invalidParams(fail.Message)
+	case failed != nil:
+		return nil, resourceError(uri, failed)
+	case info.Type == sandbox.TypeDir:
+		return directory(ctx, from, uri, name)
 	}
 	data, _, err := from.ReadFileBytes(ctx, name, sandbox.ReadFileOptions{Limit: maxGotBytes + 1})
 	if err != nil {

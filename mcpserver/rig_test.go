@@ -14,6 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
@@ -34,6 +35,19 @@ func newManagerWith(t testing.TB, opts *session.Options) *session.Manager {
 	t.Helper()
 	b, err := docker.New(t.Context(), &docker.Options{Host: os.Getenv("DOCKER_HOST")})
 	checktest.Must(t, err)
+	return newManagerOn(t, b, opts)
+}
+
+// newMemoryManager is for tests that do not depend on the engine.
+func newMemoryManager(t testing.TB) *session.Manager {
+	t.Helper()
+	b, err := memory.New(nil)
+	checktest.Must(t, err)
+	return newManagerOn(t, b, nil)
+}
+
+func newManagerOn(t testing.TB, b backend.SandboxBackend, opts *session.Options) *session.Manager {
+	t.Helper()
 	m, err := session.NewManager(b, opts)
 	checktest.Must(t, err)
 	t.Cleanup(func() {
@@ -79,9 +93,14 @@ func newServer(t testing.TB, m *session.Manager, opts *mcpserver.Options) *mcpse
 // connect connects an SDK client to the server in memory.
 func connect(t testing.TB, s *mcpserver.Server, opts *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
+	return connectUnder(t, context.Background(), s, opts)
+}
+
+func connectUnder(t testing.TB, ctx context.Context, s *mcpserver.Server, opts *mcp.ClientOptions) *mcp.ClientSession {
+	t.Helper()
 	ours, theirs := mcp.NewInMemoryTransports()
 	served := make(chan error, 1)
-	go func() { served <- s.ServeOn(context.Background(), ours) }()
+	go func() { served <- s.ServeOn(ctx, ours) }()
 	return client(t, theirs, opts, func() error { return <-served })
 }
 
@@ -181,14 +200,4 @@ func (r result) into(t testing.TB, v any) {
 	raw, err := json.Marshal(r.StructuredContent)
 	checktest.Must(t, err)
 	checktest.Must(t, json.Unmarshal(raw, v))
-}
-
-// eventually waits until ok returns true.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it does not come to pass: %s", what)
-		}
-	}
 }

@@ -298,7 +298,7 @@ func TestCloseEndsCalls(t *testing.T) {
 		defer close(done)
 		_, _ = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "sandbox_exec", Arguments: map[string]any{"command": "touch on; sleep 250", "yield_ms": 250_000}})
 	}()
-	eventually(t, "the command runs", func() bool { return !do(t, cs, "sandbox_fs_read", map[string]any{"path": "on"}).IsError })
+	checktest.Eventually(t, "the command runs", func() bool { return !do(t, cs, "sandbox_fs_read", map[string]any{"path": "on"}).IsError })
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -93,7 +93,7 @@ func TestStopAnswersCalls(t *testing.T) {
 			got, err := c.call(2, "sandbox_exec", fmt.Sprintf(`{"sandbox_id":%q,"command":"touch on; sleep 1000","yield_ms":1000000}`, sandbox))
 			answer <- fmt.Sprint(got, err)
 		}()
-		eventually(t, "the command runs", func() bool {
+		checktest.Eventually(t, "the command runs", func() bool {
 			got, err := c.call(3, "sandbox_fs_read", fmt.Sprintf(`{"sandbox_id":%q,"path":"on"}`, sandbox))
 			return err == nil && !strings.Contains(got, `"isError":true`)
 		})
