@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
@@ -34,8 +35,8 @@ const (
 )
 
 // HTTPOptions configures ServeHTTP. The field comments describe the zero values. Negative values are errors. A client
-// is the owner of a token. Until the token is known, a client is an IP address. Without tokens, all requests are from
-// one client. Use a proxy in front of the server for further limits, for example connections per address.
+// is the owner of a token, or an IP address if the token is invalid. Without tokens, all requests are from one client.
+// Use a proxy in front of the server for further limits, for example connections per address.
 type HTTPOptions struct {
 	// Tokens are the clients' bearer tokens. If empty, no token is required, which is allowed only for a listener on a
 	// loopback address.
@@ -200,7 +201,7 @@ func (s *Server) newHTTPHandler(o HTTPOptions) (*httpHandler, error) {
 	h.owned = http.HandlerFunc(h.bounded)
 	if len(o.Tokens) > 0 {
 		o := &auth.RequireBearerTokenOptions{AllowMissingExpiration: true}
-		h.owned = h.strangers(auth.RequireBearerToken(verify, o)(h.owned))
+		h.owned = h.strangers(verify, auth.RequireBearerToken(verify, o)(h.owned))
 	}
 	handlerOf := func(srv *mcp.Server, stateless bool) http.Handler {
 		return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, &mcp.StreamableHTTPOptions{
@@ -274,13 +275,16 @@ func (h *httpHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// strangers applies the request rate of the IP address to clients whose token is not verified yet.
-func (h *httpHandler) strangers(next http.Handler) http.Handler {
+// strangers applies the request rate of the IP address to requests without a valid token. Verifying a token is cheap.
+func (h *httpHandler) strangers(verify auth.TokenVerifier, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		address, _, _ := net.SplitHostPort(r.RemoteAddr) // always valid, because net/http set it
-		if no := h.limiter.Ask("address " + address); no != nil {
-			no.Write(w)
-			return
+		_, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		if _, err := verify(r.Context(), strings.TrimSpace(secret), r); err != nil {
+			address, _, _ := net.SplitHostPort(r.RemoteAddr) // always valid, because net/http set it
+			if no := h.limiter.Ask("address " + address); no != nil {
+				no.Write(w)
+				return
+			}
 		}
 		w.Header().Set("WWW-Authenticate", `Bearer realm="workcell"`)
 		next.ServeHTTP(w, r)

@@ -3,7 +3,9 @@ package mcpserver_test
 import (
 	"net/http"
 	"testing"
+	"time"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
@@ -39,6 +41,32 @@ func TestPlaces(t *testing.T) {
 	}
 	give()
 	reserve()
+}
+
+// TestRateOfAddress verifies that requests with invalid tokens count against their address, and do not prevent requests
+// with a valid token from the same address.
+func TestRateOfAddress(t *testing.T) {
+	t.Parallel()
+	const good, old = "0123456789abcdef", "0123456789abcdef-old"
+	url := serveHTTP(t, newServer(t, newMemoryManager(t), nil), mcpserver.Token{Name: "a", Secret: good},
+		mcpserver.Token{Name: "a", Secret: old, Expires: time.Now().Add(-time.Hour)})
+	status := func(token string) int {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, url, nil)
+		checktest.Must(t, err)
+		req.Header.Set("Authorization", "Bearer "+token)
+		res, err := http.DefaultClient.Do(req)
+		checktest.Must(t, err)
+		checktest.Must(t, res.Body.Close())
+		return res.StatusCode
+	}
+	for n := 0; status(old) != http.StatusTooManyRequests; n++ {
+		if n > 100*mcpserver.DefaultRate {
+			t.Fatal("tokens can be guessed without a limit")
+		}
+	}
+	if got := status(good); got == http.StatusTooManyRequests || got == http.StatusUnauthorized {
+		t.Errorf("a valid token: %d", got)
+	}
 }
 
 // TestSharesOfMemory verifies that one client can use a quarter of the memory for bodies, or at least one message, and

@@ -132,8 +132,8 @@ func NewTokens(list []Token) (Tokens, error) {
 	return known, nil
 }
 
-// Find returns the token with a secret, without the secret. It does not check the expiry time.
+// Find returns the valid token with a secret, without the secret.
 func (t Tokens) Find(secret string) (Token, bool) {
 	token, ok := t[sha256.Sum256([]byte(secret))]
-	return token, ok
+	return token, ok && (token.Expires.IsZero() || time.Now().Before(token.Expires))
 }
