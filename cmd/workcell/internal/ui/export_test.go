@@ -1,11 +1,15 @@
 package ui
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"time"
 
 	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // SetAway replaces awayTime.
@@ -26,6 +30,20 @@ func (s *Server) AssetBytes() (n int) {
 		n += len(a)
 	}
 	return n
+}
+
+// Send answers a request with a file.
+func (s *Server) Send(w http.ResponseWriter, r *http.Request, f io.Reader) {
+	if err := send(w, r, "file", f); err != nil {
+		s.fail(w, r, err)
+	}
+}
+
+// Output returns the number of shown and of hidden lines of a command.
+func Output(read func(context.Context, sandbox.ReadRequest) (sandbox.ReadResult, error)) (shown, cut int, err error) {
+	var p sandboxPage
+	err = p.readOutput(context.Background(), read)
+	return len(p.Lines), p.Cut, err
 }
 
 // Screen converts parts of output. Each line has the classes and the text of the spans.

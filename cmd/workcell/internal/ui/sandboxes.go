@@ -23,6 +23,7 @@ const (
 	lookTimeout    = 10 * time.Second // for opening an engine, and for looking at a sandbox
 	maxSandboxes   = 200              // in a list
 	maxOutputLines = 5000
+	maxOutput      = 1 << 20 // bytes of output that a sandbox keeps of one command
 )
 
 // manager returns the manager for a backend, and opens it on first use. An empty name means the default backend. The
@@ -245,24 +246,34 @@ func (o streams) last() (lines []outputLine) {
 func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 	body := &sandboxPage{Tab: "commands", Exec: r.PathValue("exec")}
 	return s.showSandbox(w, r, "exec", body, func(ctx context.Context, box *session.Session) error {
-		o := streams{}
-		for req := (sandbox.ReadRequest{}); ; {
-			res, err := box.Command(body.Exec).Read(ctx, req)
-			if err != nil {
-				return err
-			}
-			body.Status, body.Lost = res.Status, body.Lost+res.Dropped
-			body.Lines = append(body.Lines, o.add(res.Chunks)...)
-			if req.SinceSeq = res.NextSeq; len(res.Chunks) == 0 {
-				break
-			}
-		}
-		body.Lines = append(body.Lines, o.last()...)
-		body.Cut = max(len(body.Lines)-maxOutputLines, 0)
-		body.Lines = body.Lines[body.Cut:]
 		body.Outputs = app.OutputFiles(ctx, box, body.Exec)
-		return nil
+		return body.readOutput(ctx, box.Command(body.Exec).Read)
 	})
+}
+
+// readOutput reads the kept output. It does not follow a command that writes faster than it is read.
+func (p *sandboxPage) readOutput(
+	ctx context.Context, read func(context.Context, sandbox.ReadRequest) (sandbox.ReadResult, error),
+) error {
+	o, n := streams{}, 0
+	for req := (sandbox.ReadRequest{}); ; {
+		res, err := read(ctx, req)
+		if err != nil {
+			return err
+		}
+		p.Status, p.Lost = res.Status, p.Lost+res.Dropped
+		p.Lines = append(p.Lines, o.add(res.Chunks)...)
+		for _, c := range res.Chunks {
+			n += len(c.Data)
+		}
+		if req.SinceSeq = res.NextSeq; len(res.Chunks) == 0 || n >= maxOutput {
+			break
+		}
+	}
+	p.Lines = append(p.Lines, o.last()...)
+	p.Cut = max(len(p.Lines)-maxOutputLines, 0)
+	p.Lines = p.Lines[p.Cut:]
+	return nil
 }
 
 // execEvents streams the output of a command. Each stream begins with the kept output.

@@ -90,6 +90,9 @@ type cell struct {
 	style
 }
 
+// maxCells is the maximum length of a line. The rest is on the next line.
+const maxCells = 64 << 10
+
 // screen converts output of a program to lines. It applies colors, carriage returns, and backspaces. Every other
 // control character is text. The zero value is an empty screen.
 type screen struct {
@@ -129,10 +132,12 @@ func (s *screen) write(p []byte) (lines []line) {
 			return lines
 		}
 		r, n := utf8.DecodeRune(p)
-		switch {
-		case r == '\n':
+		if r == '\n' || s.at == maxCells {
 			lines = append(lines, s.last())
 			s.cells, s.at = nil, 0
+		}
+		switch {
+		case r == '\n':
 		case r == '\r':
 			s.at = 0
 		case r == '\b':

@@ -1,12 +1,16 @@
 package ui_test
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/ui"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // TestScreen verifies that colors, carriage returns, and backspaces apply, and all other control characters are
@@ -35,6 +39,30 @@ func TestScreen(t *testing.T) {
 		if got := ui.Screen(bytes...); !slices.Equal(got, want) {
 			t.Errorf("%q in parts: %q, want %q", in, got, want)
 		}
+	}
+}
+
+// TestLongLine verifies that output without line feeds does not become one line of any length.
+func TestLongLine(t *testing.T) {
+	t.Parallel()
+	if lines := ui.Screen(strings.Repeat("x", 1<<20)); len(lines) != 16 || len(lines[0]) != 64<<10 {
+		t.Errorf("%d lines, the first has %d bytes", len(lines), len(lines[0]))
+	}
+}
+
+// TestEndlessOutput verifies that the page of a command that writes all the time has an end.
+func TestEndlessOutput(t *testing.T) {
+	t.Parallel()
+	var seq int64
+	shown, cut, err := ui.Output(func(context.Context, sandbox.ReadRequest) (sandbox.ReadResult, error) {
+		if seq++; seq > 1000 {
+			return sandbox.ReadResult{}, errors.New("too many reads")
+		}
+		chunk := sandbox.Chunk{Seq: seq, Stream: "stdout", Data: bytes.Repeat([]byte("y\n"), 2<<10)}
+		return sandbox.ReadResult{Chunks: []sandbox.Chunk{chunk}, NextSeq: seq}, nil
+	})
+	if err != nil || shown != 5000 || shown+cut != 1<<19 {
+		t.Errorf("%d lines, %d hidden, %v", shown, cut, err)
 	}
 }
 
