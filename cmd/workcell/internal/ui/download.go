@@ -93,6 +93,8 @@ func send(w http.ResponseWriter, r *http.Request, name string, f io.Reader) erro
 		w.Header().Set("Content-Disposition", "inline")
 		f = io.LimitReader(f, maxImage)
 	}
-	_, _ = io.Copy(w, io.MultiReader(bytes.NewReader(head[:n]), f)) // a disconnected client needs no file
+	if _, err := io.Copy(w, io.MultiReader(bytes.NewReader(head[:n]), f)); err != nil {
+		return http.ErrAbortHandler // otherwise the client would take the file for complete
+	}
 	return nil
 }

@@ -325,8 +325,8 @@ func (s *Server) sandboxFiles(w http.ResponseWriter, r *http.Request) error {
 // rawFile downloads a file of a sandbox.
 func (s *Server) rawFile(w http.ResponseWriter, r *http.Request) error {
 	var p sandboxPage
-	err := s.look(r, &p, func(ctx context.Context, box *session.Session) error {
-		name := r.PathValue("path")
+	err := s.look(r, &p, func(_ context.Context, box *session.Session) error {
+		ctx, name := r.Context(), r.PathValue("path") // a transfer may take longer than a look
 		info, err := box.StatFile(ctx, name)
 		if err != nil {
 			return err

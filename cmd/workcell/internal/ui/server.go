@@ -335,6 +335,9 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
 		return // the client has gone
 	}
+	if errors.Is(err, http.ErrAbortHandler) {
+		panic(http.ErrAbortHandler)
+	}
 	code, todo := app.Classify(err)
 	status := cmp.Or(map[int]int{
 		app.ExitNotFound: http.StatusNotFound, app.ExitConflict: http.StatusConflict, app.ExitUsage: http.StatusBadRequest,

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -648,6 +649,21 @@ func TestFiles(t *testing.T) {
 	}
 	if res := r.get(r.client, "/runs/run_files/raw/none"); res.StatusCode != http.StatusNotFound {
 		t.Errorf("missing file: %s", res.Status)
+	}
+}
+
+// TestBrokenDownload verifies that a download whose file cannot be read to the end fails in the browser.
+func TestBrokenDownload(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	part := io.MultiReader(strings.NewReader(strings.Repeat("x", 1<<20)), iotest.ErrReader(io.ErrClosedPipe))
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.server.Send(w, req, part)
+	}))
+	t.Cleanup(web.Close)
+	n, err := io.Copy(io.Discard, r.get(web.Client(), web.URL).Body)
+	if err == nil {
+		t.Errorf("%d bytes are a whole file", n)
 	}
 }
 
