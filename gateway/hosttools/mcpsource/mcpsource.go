@@ -90,14 +90,19 @@ func (s *source) Tools(ctx context.Context) ([]hosttools.Tool, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.tools == nil || s.stale.Swap(false) {
-		tools, err := s.list(ctx, cs)
-		if err != nil {
-			return nil, err
-		}
-		s.tools = tools
+	err = s.update(ctx, cs)
+	return s.tools, err
+}
+
+// update lists the tools after a start and after a reported change. The caller must hold s.turn.
+func (s *source) update(ctx context.Context, cs *mcp.ClientSession) (err error) {
+	if s.stale.Swap(false) {
+		s.tools = nil
 	}
-	return s.tools, nil
+	if s.tools == nil {
+		s.tools, err = s.list(ctx, cs)
+	}
+	return err
 }
 
 // list requests all pages.
@@ -179,6 +184,9 @@ func (s *source) call(ctx context.Context, name string, c hosttools.Call) (out h
 		return out, err
 	}
 	cs, err := s.connect(ctx)
+	if err == nil && s.server.Pin != "" {
+		err = s.update(ctx, cs) // it may have other tools after a restart
+	}
 	s.unlock()
 	if err != nil {
 		s.o.Log.WarnContext(ctx, "an MCP server is unavailable", "tool", name, "error", err)
@@ -274,7 +282,7 @@ func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 
 // start creates a connection. The caller must hold s.turn.
 func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
-	s.since = time.Now()
+	s.since, s.tools = time.Now(), nil
 	client := mcp.NewClient(&mcp.Implementation{Name: "workcell", Version: "1"}, &mcp.ClientOptions{
 		Capabilities:           &mcp.ClientCapabilities{},
 		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { s.stale.Store(true) },

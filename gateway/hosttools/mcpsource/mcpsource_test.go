@@ -106,6 +106,9 @@ func newServer() *mcp.Server {
 		_, rooted := req.Session.ListRoots(ctx, nil)                                         //nolint:staticcheck // as above
 		return text(fmt.Sprintf("%t %t", sampled != nil, rooted != nil)), nil
 	})
+	if dir := os.Getenv("STARTED"); dir != "" && os.Mkdir(dir, 0o700) != nil { // not the first start
+		add("added", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return text("added"), nil })
+	}
 	return server
 }
 
@@ -312,9 +315,20 @@ func TestPin(t *testing.T) {
 	checktest.Must(t, err)
 	digest, err := hosttools.Digest(tools)
 	checktest.Must(t, err)
-	pinned, _ := program(t, func(s *mcpsource.Server) { s.Pin = "sha256:" + digest })
-	if _, err := pinned.Tools(t.Context()); err != nil {
-		t.Errorf("with its own digest: %v", err)
+	pinned, _ := program(t, func(s *mcpsource.Server) {
+		s.Pin, s.Env["STARTED"] = "sha256:"+digest, mcpsource.NewSecret(filepath.Join(t.TempDir(), "started"))
+	})
+	if tools, err = pinned.Tools(t.Context()); err != nil {
+		t.Fatalf("with its own digest: %v", err)
+	}
+	if _, err := call(t, pinned, "die"); code(err) != toolspec.CodeToolFailed {
+		t.Error(err)
+	}
+	for _, tool := range tools { // none exits, because the server has another digest now
+		_, err := tool.Handle(t.Context(), hosttools.Call{Args: json.RawMessage("{}")})
+		if code(err) != toolspec.CodeUnavailable || !strings.Contains(err.Error(), "pinned digest") {
+			t.Fatalf("%s after a restart with other tools: %v", tool.Name, err)
+		}
 	}
 	other, _ := program(t, func(s *mcpsource.Server) { s.Pin = "sha256:" + strings.Repeat("0", 64) })
 	if _, err := other.Tools(t.Context()); code(err) != toolspec.CodeUnavailable || !strings.Contains(err.Error(), digest) {
