@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"net/url"
 	"path/filepath"
 	"regexp"
@@ -191,10 +192,13 @@ func check(wrong *hint.Problems, name string, f server) Server {
 			wrong.Add(at+".env."+name, "", "invalid name %q in env", sanitize.Clip(name))
 		}
 	}
-	for name := range s.Headers {
-		if !httpguts.ValidHeaderFieldName(name) {
-			wrong.Add(at+".headers."+name, "", "invalid name %q in headers", sanitize.Clip(name))
+	known := map[string]bool{"Host": true}
+	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
+		key := http.CanonicalHeaderKey(name)
+		if !httpguts.ValidHeaderFieldName(name) || known[key] {
+			wrong.Add(at+".headers."+name, "", "invalid or repeated name %q in headers", sanitize.Clip(name))
 		}
+		known[key] = true
 	}
 	return s
 }

@@ -77,6 +77,8 @@ func TestFilesThatAreWrong(t *testing.T) {
 		"servers: {a: {command: [b], env: {C: '${GITHUB_TOKEN'}}}":                   "f.yaml:1:38: invalid variable; write ${NAME}, and $${ for ${ itself",
 		"servers: {a: {command: [b], env: {'C=D': x}}}":                              `f.yaml:1:35: invalid name "C=D" in env`,
 		"servers: {a: {url: http://x, headers: {B: \"c\\r\\nd: ${GITHUB_TOKEN}\"}}}": "f.yaml:1:43: the value of servers.a.headers.B contains a newline or a NUL byte",
+		"servers: {a: {url: http://x, headers: {host: b}}}":                          `f.yaml:1:40: invalid or repeated name "host" in headers`,
+		"servers: {a: {url: http://x, headers: {B: c, b: d}}}":                       `f.yaml:1:46: invalid or repeated name "b" in headers`,
 		"servers: {a: {command: [b], start: eagr}}":                                  `f.yaml:1:36: unknown start "eagr"; did you mean "eager"?`,
 		"servers: {a: {command: [b], timeout_seconds: 0}}":                           "f.yaml:1:46: servers.a.timeout_seconds is 0; remove it to use the default",
 		"servers: {a: {command: [b], pin: abc}}":                                     `f.yaml:1:34: "abc" is not a digest; write sha256: and 64 hexadecimal digits`,
