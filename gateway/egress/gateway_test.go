@@ -132,6 +132,7 @@ func TestRules(t *testing.T) {
 		rule             string // rule of the refusal
 	}{
 		{"a request", get("http://good.example/"), "GET good.example / ", "1.1.1.1:80", ""},
+		{"semicolons", strings.Replace(get("http://good.example/"), "/ H", "/?a=1;b=2 H", 1), "/?a=1;b=2 ", "1.1.1.1:80", ""},
 		{"the next address", get("http://two.example/"), "GET two.example / ", "1.1.1.1:80", ""},
 		{"a capital and a dot", get("http://Good.Example./"), "GET good.example / ", "1.1.1.1:80", ""},
 		{"another host", get("http://evil.example/"), " 403 ", "", "network.allow does not name it"},

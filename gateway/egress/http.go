@@ -170,6 +170,7 @@ func forward(w http.ResponseWriter, r *http.Request, to target, host *metered) (
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.URL.Scheme, pr.Out.URL.Host, pr.Out.URL.User = "http", to.String(), nil
+			pr.Out.URL.RawQuery = pr.In.URL.RawQuery // ReverseProxy drops parts that Go cannot parse
 			pr.Out.Host = hostHeader(to)
 			pr.Out.Header.Del("Upgrade") // data after an upgrade could not be checked
 			pr.Out.Header.Del("Connection")
