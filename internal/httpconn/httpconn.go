@@ -43,6 +43,14 @@ func (c *closing) Close() error {
 	return c.Conn.Close()
 }
 
+// CloseWrite closes the direction to the client for a hijacking handler.
+func (c *closing) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return c.Close()
+}
+
 // listener is a net.Listener for a single connection.
 type listener struct {
 	conn net.Conn
