@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/gateway/egress"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
@@ -78,12 +80,7 @@ func newRig(t testing.TB, o egress.Options, handle func(net.Conn)) *rig {
 	return r
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 // conn returns a connection of code in the sandbox.
 func (r *rig) conn() net.Conn {
@@ -305,6 +302,40 @@ func TestHostSpeaksFirst(t *testing.T) {
 	}
 }
 
+// TestHalfClose verifies that an upload continues after the host has ended its direction of a tunnel.
+func TestHalfClose(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, egress.Options{}, nil)
+	pair := func() (near, far *net.TCPConn) {
+		l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		must(t, err)
+		defer l.Close()
+		to, _ := l.Addr().(*net.TCPAddr)
+		near, err = net.DialTCP("tcp", nil, to)
+		must(t, err)
+		far, err = l.AcceptTCP()
+		must(t, err)
+		t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
+		return near, far
+	}
+	dialed, host := pair()
+	c, inside := pair()
+	r.g.SetDial(func(context.Context, string, string) (net.Conn, error) { return dialed, nil })
+	r.wg.Go(func() { r.g.Serve(r.ctx, id, inside) })
+	_, err := io.WriteString(c, "CONNECT git.example:22 HTTP/1.1\r\n\r\n")
+	must(t, err)
+	must(t, host.CloseWrite())
+	if got, err := io.ReadAll(c); err != nil || !strings.Contains(string(got), " 200 ") {
+		t.Fatalf("%q, %v", got, err)
+	}
+	_, err = io.WriteString(c, "upload")
+	must(t, err)
+	must(t, c.CloseWrite())
+	if got, err := io.ReadAll(host); err != nil || string(got) != "upload" {
+		t.Errorf("the host got %q, %v", got, err)
+	}
+}
+
 // TestLimits verifies that connections end if they are idle, open, or transferring for too long.
 func TestLimits(t *testing.T) {
 	t.Parallel()
@@ -397,6 +428,14 @@ func TestGrants(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	must(t, egress.Allow(dir, id, "1.1.1.1:8443", "bad.good.example"))
+	many := slices.Repeat([]string{strings.Repeat("a", 60) + ".example"}, 250)
+	var err error
+	for range 5 {
+		err = errors.Join(err, egress.Allow(dir, id, many...))
+	}
+	if !errors.Is(err, backend.ErrTooLarge) {
+		t.Errorf("more than 64 KiB: %v", err)
+	}
 	request := "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 	if got := r.talk(ask + request); !strings.Contains(got, " 200 ") {
 		t.Errorf("got %q", got)

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -54,7 +55,14 @@ func Allow(dir, id string, hosts ...string) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(strings.Join(hosts, "\n") + "\n")
+	text := strings.Join(hosts, "\n") + "\n"
+	info, err := f.Stat()
+	if err == nil && info.Size()+int64(len(text)) > maxGrants {
+		err = fmt.Errorf("%w: the additional hosts of a sandbox exceed %d KiB", backend.ErrTooLarge, maxGrants>>10)
+	}
+	if err == nil {
+		_, err = f.WriteString(text)
+	}
 	return errors.Join(err, f.Close())
 }
 
@@ -74,7 +82,8 @@ func (g *Gateway) granted(id string) []rules.HostRule {
 		return nil
 	}
 	var allowed []rules.HostRule
-	for _, line := range strings.Fields(string(text)) {
+	whole := text[:bytes.LastIndexByte(text, '\n')+1] // part of a name would be another name
+	for _, line := range strings.Fields(string(whole)) {
 		if r, problem := rules.ParseHost(line); problem == nil {
 			allowed = append(allowed, r)
 		}
