@@ -57,9 +57,12 @@ func ParsePrices(name string, src []byte) (Prices, error) {
 		}
 	}
 	var wrong hint.Problems
+	both := func(at string) bool { return d.At[at+".input"] != nil && d.At[at+".output"] != nil }
 	for provider, models := range f.Prices {
 		for name, p := range models {
-			if !p.valid() || p.Long != nil && (p.LongFrom < 1 || !p.Long.valid() || p.Long.Long != nil) {
+			at := "usd_per_million_tokens." + sanitize.Clip(provider) + "." + sanitize.Clip(name)
+			if !p.valid() || !both(at) ||
+				p.Long != nil && (p.LongFrom < 1 || !p.Long.valid() || !both(at+".long") || p.Long.Long != nil) {
 				wrong.Add(provider+"."+name, "", "%s requires prices of input and output, not below 0", sanitize.Clip(name))
 			}
 		}
