@@ -27,7 +27,7 @@ type kind int
 const (
 	generate kind = iota // runs a model; the answer is metered
 	count                // counts tokens of a request, which is free
-	list                 // lists models
+	list                 // lists models, or describes one
 )
 
 // route is an allowed request.
@@ -62,8 +62,10 @@ func (d Dialect) route(method, path string) (r route, ok bool) {
 		return route{kind: generate, upstream: path}, true
 	case d == Anthropic && method == http.MethodPost && path == "/v1/messages/count_tokens":
 		return route{kind: count, upstream: path}, true
-	case d == Anthropic && method == http.MethodGet &&
-		(path == "/v1/models" || modelName.MatchString(strings.TrimPrefix(path, "/v1/models/"))):
+	case d == Anthropic && method == http.MethodGet && strings.HasPrefix(path, "/v1/models/"):
+		r = route{kind: list, model: strings.TrimPrefix(path, "/v1/models/"), upstream: path}
+		return r, modelName.MatchString(r.model)
+	case d == Anthropic && method == http.MethodGet && path == "/v1/models":
 		return route{kind: list, upstream: path}, true
 	case d == OpenAIResponses && method == http.MethodPost && openai == "/responses",
 		d == OpenAIChat && method == http.MethodPost && openai == "/chat/completions":

@@ -91,6 +91,9 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, sandbox string) (D
 	if l == nil || l.grant.Provider != name {
 		return rt.dialect, refuse(http.StatusUnauthorized, "this key does not belong to a running run")
 	}
+	if rt.kind == list && rt.model != "" && !slices.Contains(l.grant.Models, rt.model) {
+		return rt.dialect, refuse(http.StatusNotFound, "unknown model")
+	}
 	end, ok := l.begin()
 	if !ok {
 		return rt.dialect, refuse(http.StatusUnauthorized, "the run of this key has ended")
