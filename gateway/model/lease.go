@@ -174,19 +174,19 @@ func (l *Lease) begin() (end func(), ok bool) {
 	return l.requests.Done, true
 }
 
-// slot waits until a request with a body of this size may run. release frees the slot.
-func (l *Lease) slot(ctx context.Context, size int64) (release func(), ok bool) {
+// slot waits until a request with a body of this size may run. release frees the slot, and the size at that time.
+func (l *Lease) slot(ctx context.Context, size *int64) (release func(), ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, slotWait)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
 	if l.slots.Acquire(ctx, 1) != nil {
 		return nil, false
 	}
-	if l.sizes.Acquire(ctx, size) != nil {
+	if l.sizes.Acquire(ctx, *size) != nil {
 		l.slots.Release(1)
 		return nil, false
 	}
-	return sync.OnceFunc(func() { l.sizes.Release(size); l.slots.Release(1) }), true
+	return sync.OnceFunc(func() { l.sizes.Release(*size); l.slots.Release(1) }), true
 }
 
 // exhausted returns the exhausted part of the budget, or an empty string. The caller must hold mu.

@@ -763,6 +763,32 @@ func TestLargeBodies(t *testing.T) {
 	}
 }
 
+// TestUnknownSizes verifies that a received body does not wait for others because its size was unknown.
+func TestUnknownSizes(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	all := make(chan struct{})
+	rig := newRigOn(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) == 3 {
+			close(all)
+		}
+		<-all
+		fmt.Fprint(w, `{"usage":{"input_tokens":1,"output_tokens":1}}`)
+	}))
+	l := rig.issue(model.Grant{Provider: "anthropic"})
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			req := dialects()[model.Anthropic].request(rig, l.Key(), "x", false)
+			req.ContentLength = -1
+			if got := rig.do(req); got.status != 200 {
+				t.Errorf("%d %s", got.status, got.body)
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // TestSpans verifies that each request that runs a model has a span below the lease's span, without contents.
 func TestSpans(t *testing.T) {
 	t.Parallel()

@@ -111,7 +111,7 @@ func (x *exchange) run(w http.ResponseWriter) (err error) {
 	}
 	rc := http.NewResponseController(w)
 	defer httpconn.EndWith(x.l.ctx, w)()
-	release, ok := x.l.slot(x.r.Context(), size)
+	release, ok := x.l.slot(x.r.Context(), &size)
 	if !ok {
 		return x.refuse(refuse(http.StatusTooManyRequests, "too many concurrent requests of this run"))
 	}
@@ -120,6 +120,8 @@ func (x *exchange) run(w http.ResponseWriter) (err error) {
 	if x.kind != list {
 		raw, err := x.readBody(w, rc)
 		if err == nil {
+			x.l.sizes.Release(size - int64(len(raw))) // the size was unknown
+			size = int64(len(raw))
 			x.checked, err = check(x.route, x.l.grant, raw, x.l.left)
 		}
 		if err != nil {
