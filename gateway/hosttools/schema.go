@@ -133,10 +133,12 @@ func named(key string) bool {
 	return false
 }
 
-// dropped reports whether a keyword is irrelevant for validation or refers to another document.
+// dropped reports whether a keyword is irrelevant for validation or refers to another document. An invalid
+// x-mcp-header would make the SDK panic.
 func dropped(key string, value any) bool {
 	switch key {
-	case "default", "example", "examples", "$id", "id", "$comment", "$anchor", "$vocabulary", "contentSchema":
+	case "default", "example", "examples", "$id", "id", "$comment", "$anchor", "$vocabulary", "contentSchema",
+		"x-mcp-header":
 		return true
 	case "$schema":
 		text, _ := value.(string)
