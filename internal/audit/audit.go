@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -85,11 +86,24 @@ type Options struct {
 // ErrWrite means that a record could not be written.
 var ErrWrite = errors.New("cannot write the audit file")
 
-// Open opens the file at path for appending. If it does not exist, Open creates it with mode 0600.
+// Open opens the file at path for appending. If it does not exist, Open creates it with mode 0600. If a full disk has
+// cut the last line, Open ends the line.
 func Open(path string, o Options) (*Log, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
+	}
+	last := []byte{'\n'}
+	if r, err := os.Open(path); err == nil {
+		if _, err := r.Seek(-1, io.SeekEnd); err == nil { // neither empty nor a pipe
+			_, _ = r.Read(last) // an unreadable file keeps its line
+		}
+		_ = r.Close() // only read
+	}
+	if last[0] != '\n' {
+		if _, err := file.WriteString("\n"); err != nil {
+			return nil, errors.Join(err, file.Close())
+		}
 	}
 	return &Log{o: o, file: file, known: map[string]bool{}}, nil
 }

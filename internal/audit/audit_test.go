@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -56,6 +57,24 @@ func TestRecordHasWhatItsContextKnows(t *testing.T) {
 	}
 	if st, err := os.Stat(path); err != nil || runtime.GOOS != "windows" && st.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", st.Mode(), err)
+	}
+}
+
+// TestCutLine verifies that a record does not continue a line that a full disk has cut.
+func TestCutLine(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "audit")
+	must(t, os.WriteFile(path, []byte("{}\n{\"event\":"), 0o600))
+	for range 2 {
+		l, err := Open(path, Options{})
+		must(t, err)
+		must(t, l.Write(Record{Event: EventTool}))
+		must(t, l.Close())
+	}
+	raw, err := os.ReadFile(path)
+	lines := strings.Split(string(raw), "\n")
+	if err != nil || len(lines) != 5 || lines[1] != `{"event":` || !json.Valid([]byte(lines[2])) || !json.Valid([]byte(lines[3])) {
+		t.Errorf("%q, %v", lines, err)
 	}
 }
 
