@@ -41,47 +41,57 @@ func (s *Server) link() string {
 	return token
 }
 
-// use returns the owner of a one-time token or of a token of the token file. A one-time token then works no longer.
-func (s *Server) use(token string) (who string, ok bool) {
+// use returns a login with a one-time token or with a token of the token file. A one-time token then works no longer.
+func (s *Server) use(token string) (t httpguard.Token, ok bool) {
 	digest := sha256.Sum256([]byte(token))
 	s.mu.Lock()
 	until, found := s.links[digest]
 	delete(s.links, digest)
 	s.mu.Unlock()
 	if found && time.Now().Before(until) {
-		return httpguard.Local, true
+		return httpguard.Token{Name: httpguard.Local}, true
 	}
-	return s.owner(token)
-}
-
-// owner returns the owner of a token of the token file.
-func (s *Server) owner(token string) (string, bool) {
-	t, ok := s.opts.Tokens.Find(token)
-	return t.Name, ok
+	t, ok = s.opts.Tokens.Find(token)
+	t.Secret = token
+	return t, ok
 }
 
 // identify returns the client of a request: the owner of the bearer token or of the cookie.
 func (s *Server) identify(r *http.Request) (who string, ok bool) {
 	if token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); bearer {
-		return s.owner(token)
+		t, ok := s.opts.Tokens.Find(token)
+		return t.Name, ok
 	}
 	for _, c := range r.CookiesNamed(s.cookieName()) {
 		mac, text, _ := strings.Cut(c.Value, ".")
 		until, who, _ := strings.Cut(text, ".")
 		at, err := strconv.ParseInt(until, 10, 64)
-		if err == nil && time.Now().Before(time.Unix(at, 0)) && equal(mac, s.sign(text)) {
+		if err == nil && time.Now().Before(time.Unix(at, 0)) && s.proves(mac, text, who) {
 			return who, true
 		}
 	}
 	return "", false
 }
 
+// proves reports whether a cookie is from a login with a link, or with a token that is still in the token file.
+func (s *Server) proves(mac, text, who string) bool {
+	if who == httpguard.Local {
+		return equal(mac, s.sign(text, sha256.Sum256(nil)))
+	}
+	for digest, t := range s.opts.Tokens {
+		if t.Name == who && equal(mac, s.sign(text, digest)) {
+			return true
+		}
+	}
+	return false
+}
+
 // equal takes the same time for all texts of a length.
 func equal(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-func (s *Server) sign(text string) string {
+func (s *Server) sign(text string, token [sha256.Size]byte) string {
 	mac := hmac.New(sha256.New, s.opts.Secret)
-	mac.Write([]byte(text)) // never fails
+	mac.Write(append([]byte(text), token[:]...)) // never fails
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
@@ -94,12 +104,16 @@ func (s *Server) cookieName() string {
 	return "wc_" + u.Port()
 }
 
-// enter sets the cookie of a client after the login.
-func (s *Server) enter(w http.ResponseWriter, r *http.Request, who string) error {
+// enter sets the cookie of a client after the login. The cookie does not outlive the token.
+func (s *Server) enter(w http.ResponseWriter, r *http.Request, t httpguard.Token) error {
 	until := time.Now().Add(cookieTime)
-	text := fmt.Sprintf("%d.%s", until.Unix(), who)
+	if !t.Expires.IsZero() && t.Expires.Before(until) {
+		until = t.Expires
+	}
+	text := fmt.Sprintf("%d.%s", until.Unix(), t.Name)
+	mac := s.sign(text, sha256.Sum256([]byte(t.Secret)))
 	http.SetCookie(w, &http.Cookie{
-		Name: s.cookieName(), Value: s.sign(text) + "." + text, Path: "/", Expires: until, HttpOnly: true,
+		Name: s.cookieName(), Value: mac + "." + text, Path: "/", Expires: until, HttpOnly: true,
 		Secure: strings.HasPrefix(s.cookieName(), "__Host-"), SameSite: http.SameSiteLaxMode,
 	})
 	return redirect(w, r, "/runs") // without the token in the address bar
@@ -109,8 +123,8 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request, who string) error
 func (s *Server) login(w http.ResponseWriter, r *http.Request) error {
 	token := r.URL.Query().Get("t")
 	if r.Method == http.MethodGet && token != "" { // link checkers send HEAD
-		if who, ok := s.use(token); ok {
-			return s.enter(w, r, who)
+		if t, ok := s.use(token); ok {
+			return s.enter(w, r, t)
 		}
 	}
 	s.askLogin(w, r)
@@ -119,8 +133,8 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) error {
 
 // loginForm logs in a browser with a token from the user.
 func (s *Server) loginForm(w http.ResponseWriter, r *http.Request) error {
-	if who, ok := s.use(strings.TrimSpace(r.PostFormValue("t"))); ok {
-		return s.enter(w, r, who)
+	if t, ok := s.use(strings.TrimSpace(r.PostFormValue("t"))); ok {
+		return s.enter(w, r, t)
 	}
 	s.askLogin(w, r)
 	return nil

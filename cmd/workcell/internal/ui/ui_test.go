@@ -60,7 +60,8 @@ func newRig(t *testing.T, set ...func(*ui.Options)) *rig {
 	t.Cleanup(func() { _ = j.Close() })
 	web := httptest.NewUnstartedServer(nil)
 	tokens, err := httpguard.NewTokens([]httpguard.Token{{Name: "ana", Secret: secret},
-		{Name: "old", Secret: "old" + secret, Expires: time.Now().Add(-time.Hour)}})
+		{Name: "old", Secret: "old" + secret, Expires: time.Now().Add(-time.Hour)},
+		{Name: "ana", Secret: "soon" + secret, Expires: time.Now().Add(time.Hour)}})
 	checktest.Must(t, err)
 	o := ui.Options{
 		App: a, Journal: j, URL: "http://" + web.Listener.Addr().String(), Hosts: []string{"workcell.localhost"},
@@ -282,6 +283,23 @@ func TestLogin(t *testing.T) {
 		if res := r.get(http.DefaultClient, "/runs",
 			func(req *http.Request) { req.Header.Set("Authorization", "Bearer "+token) }); res.StatusCode != status {
 			t.Errorf("token %q: %s", token, res.Status)
+		}
+	}
+	reader := newRig(t, func(o *ui.Options) {
+		o.Tokens, _ = httpguard.NewTokens([]httpguard.Token{{Name: "ana", Secret: "new" + secret}})
+	})
+	for _, token := range []string{secret, "soon" + secret} {
+		c := r.get(first, "/login?t="+token).Cookies()[0]
+		if left := time.Until(c.Expires); (left < 2*time.Hour) != (token != secret) {
+			t.Errorf("the cookie of token %q is valid for %v", token, left)
+		}
+		for at, status := range map[*rig]int{r: 200, reader: 401} { // the second server does not have the token
+			name := "wc_" + at.web.URL[strings.LastIndexByte(at.web.URL, ':')+1:]
+			if res := at.get(http.DefaultClient, "/runs", func(req *http.Request) {
+				req.AddCookie(&http.Cookie{Name: name, Value: c.Value})
+			}); res.StatusCode != status {
+				t.Errorf("cookie of token %q: %s, want %d", token, res.Status, status)
+			}
 		}
 	}
 	for key, status := range map[string]int{r.server.Key(): 200, secret: 404, "": 404} {
