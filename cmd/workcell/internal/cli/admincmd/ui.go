@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"strings"
 	"time"
@@ -66,8 +67,9 @@ By default, only this host can connect. To listen on another address, you must s
 
 // running is the content of uiFile.
 type running struct {
-	URL string `json:"url"`
-	Key string `json:"key"`
+	URL   string `json:"url"`
+	Pages string `json:"pages"` // URL for browsers
+	Key   string `json:"key"`
 }
 
 func (o *uiOptions) run(ctx context.Context, a *command) error {
@@ -123,7 +125,7 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 		if err != nil {
 			return err
 		}
-		raw, err := json.Marshal(running{URL: scheme(cert) + "://" + l.Addr().String(), Key: s.Key()})
+		raw, err := json.Marshal(running{URL: scheme(cert) + "://" + l.Addr().String(), Pages: opts.URL, Key: s.Key()})
 		if err != nil {
 			return err
 		}
@@ -206,11 +208,14 @@ func (o *uiOptions) show(a *command, link string) error {
 	return nil
 }
 
+var loginToken = regexp.MustCompile(`\A[A-Z2-7]+\z`)
+
 // linkOf returns a login link of the running server from the file. Without such a server, it returns an empty string.
+// After a server was killed, another program may listen on the address. It gets only a useless key.
 func linkOf(ctx context.Context, file string) string {
 	raw, err := os.ReadFile(file)
 	var at running
-	if err != nil || json.Unmarshal(raw, &at) != nil || !strings.HasPrefix(at.URL, "http://") {
+	if err != nil || json.Unmarshal(raw, &at) != nil {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -220,13 +225,16 @@ func linkOf(ctx context.Context, file string) string {
 		return ""
 	}
 	req.Header.Set("Authorization", "Bearer "+at.Key)
-	answer, err := http.DefaultClient.Do(req)
+	answer, err := (&http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // the same host
+	}).RoundTrip(req)
 	if err != nil {
 		return ""
 	}
 	defer answer.Body.Close() // only read
 	link, err := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
-	if err != nil || answer.StatusCode != http.StatusOK {
+	token, ok := strings.CutPrefix(string(link), at.Pages+"/login?t=")
+	if err != nil || answer.StatusCode != http.StatusOK || !ok || !loginToken.MatchString(token) {
 		return ""
 	}
 	return string(link)
