@@ -19,12 +19,15 @@ func Text(s string) string {
 		return s
 	}
 	var b strings.Builder
+	var before rune
 	for i := 0; i < len(s); {
 		r, n := utf8.DecodeRuneInString(s[i:])
+		emoji := r == '\ufe0f' && unicode.Is(unicode.So, before)
+		before = r
 		switch {
 		case r == utf8.RuneError && n <= 1:
 			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case r == '\n' || r == '\t' || unicode.IsPrint(r):
+		case r == '\n' || r == '\t' || unicode.IsPrint(r) && !invisible(r) || emoji:
 			b.WriteRune(r)
 		case r < 0x80:
 			fmt.Fprintf(&b, `\x%02x`, r)
@@ -34,6 +37,11 @@ func Text(s string) string {
 		i += n
 	}
 	return b.String()
+}
+
+// invisible reports whether a character of a visible category shows nothing.
+func invisible(r rune) bool {
+	return r == '\u2800' || unicode.In(r, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
 }
 
 // Line is like Text, but also escapes line feeds and tabs. It is for table cells and status lines.
@@ -50,7 +58,7 @@ func Strip(s string) string {
 			return r
 		case r == '\t', r == '\u2028', r == '\u2029':
 			return ' '
-		case unicode.Is(unicode.C, r), r == unicode.ReplacementChar:
+		case unicode.Is(unicode.C, r), invisible(r), r == unicode.ReplacementChar:
 			return -1
 		}
 		return r

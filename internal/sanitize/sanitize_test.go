@@ -21,13 +21,16 @@ func TestText(t *testing.T) {
 		"bad \xff byte":              `bad \xff byte`,
 		"a\u202eb\u200bc\u0085":      `a\u202eb\u200bc\u0085`,
 		"nul\x00del\x7f":             `nul\x00del\x7f`,
+		"a\u3164\u115f\u034f\u2800b": `a\u3164\u115f\u034f\u2800b`,
+		"a\ufe0fb\U000e0101 ⚠\ufe0f": "a\\ufe0fb\\ue0101 ⚠\ufe0f",
 	} {
 		if got := Text(in); got != want {
 			t.Errorf("Text(%q) = %q, want %q", in, got, want)
 		}
 	}
 	for got, want := range map[string]string{
-		Line("a\nb\tc"): `a\nb\tc`, Cut("héllo", 5): "héllo", Cut("héllo!", 5): "héll…", OneLine("a\n  b c", 4): "a b…",
+		Strip("a\u3164\ufe0f\U000e0101b"): "ab",
+		Line("a\nb\tc"):                   `a\nb\tc`, Cut("héllo", 5): "héllo", Cut("héllo!", 5): "héll…", OneLine("a\n  b c", 4): "a b…",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)
