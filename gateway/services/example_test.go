@@ -45,5 +45,5 @@ func ExampleNew() {
 	// Output:
 	// 200 /repos/acme with [key]
 	// 403 workcell: GET /user/emails is not allowed
-	// Allowed: [GET /repos/**]. Continue without this request, or report that you need it.
+	// Allowed: ["GET /repos/**"]. Continue without this request, or report that you need it.
 }

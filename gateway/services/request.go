@@ -177,7 +177,7 @@ func (x *exchange) allow() *refusal {
 		if i >= 0 {
 			rule, allowed = "sandbox."+rule, x.own
 		}
-		advice := fmt.Sprintf("Allowed: %v. Continue without this request, or report that you need it.", allowed)
+		advice := fmt.Sprintf("Allowed: %q. Continue without this request, or report that you need it.", allowed)
 		return refuse(http.StatusForbidden, rule, advice,
 			"%s %s is not allowed", sanitize.Clip(x.r.Method), sanitize.Clip(x.path))
 	case x.r.ContentLength > x.s.g.o.Limits.RequestBytes:
