@@ -250,7 +250,7 @@ func (x *exchange) answer(res *http.Response) error {
 	case encoding != "" && !strings.EqualFold(encoding, "identity"):
 		return refuse(http.StatusBadGateway, "", "", "%s sent a compressed answer, which cannot be searched for credentials",
 			x.Name)
-	case res.ContentLength > most:
+	case res.ContentLength > most && x.r.Method != http.MethodHead:
 		return refuse(http.StatusBadGateway, "limits.answer_bytes", "Request less at once.",
 			"the answer is larger than %d bytes", most)
 	}

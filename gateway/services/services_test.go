@@ -24,6 +24,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/services"
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/httpconn"
 	"github.com/workcell-dev/workcell/sandbox"
 )
@@ -48,12 +49,7 @@ type rig struct {
 	body string
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 // newRig has answer answer the requests to the service; nil answers with the request.
 func newRig(t testing.TB, limits services.Limits, use sandbox.ServiceUse, answer http.HandlerFunc) *rig {
@@ -428,6 +424,11 @@ func TestLimits(t *testing.T) {
 			got := r.talk("GET /repos/a HTTP/1.1\r\nHost: api.workcell\r\nConnection: close\r\n\r\n")
 			return fmt.Sprint(strings.Count(got, "~") <= 100)
 		}, "true"},
+		{"the header of a large answer", services.Limits{AnswerBytes: 100}, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "101")
+		}, func(r *rig) string {
+			return r.talk("HEAD /any HTTP/1.1\r\nHost: api.workcell\r\nConnection: close\r\n\r\n")
+		}, "200 OK"},
 		{"many requests", services.Limits{PerSecond: 1}, nil, func(r *rig) string {
 			var all strings.Builder
 			for range 12 {
