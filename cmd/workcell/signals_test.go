@@ -189,17 +189,24 @@ func TestKeepLeavesTheSandbox(t *testing.T) {
 	}
 }
 
-// TestRunWithoutReaders verifies that a run continues to the end if the reader of the progress is gone, and closes the
-// sandboxes if the reader of the result is gone.
+// TestRunWithoutReaders verifies that a run continues to the end if the reader of the progress is gone. If the reader of
+// the result is gone, the run writes its outputs and closes its sandboxes, or keeps them if it can be continued.
 func TestRunWithoutReaders(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "flow.yaml")
-	const flow = "id: flow\nsandbox: {runtime: bash}\nsteps:\n  - {id: say, type: exec, command: echo done}\n" +
+	const flow = "id: flow\ncheckpoints: true\noutputs: [out]\nsandbox: {runtime: bash}\nsteps:\n" +
+		"  - {id: say, type: exec, command: echo done | tee out}\n" +
+		"  - {id: check, type: exec, cmd: [test, \"${ input.end }\", =, ok]}\n" +
 		"  - {id: done, type: end, output: \"${ steps.say.output.stdout }\"}\n"
 	if err := os.WriteFile(path, []byte(flow), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, code := range map[string]int{"stderr": 0, "stdout": 1} {
+	for name, test := range map[string]struct {
+		code      int
+		end, want string
+	}{
+		"stderr": {0, "ok", "done"}, "stdout": {1, "ok", "broken pipe"}, "stdout of a failed run": {1, "bad", "broken pipe"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, w, err := os.Pipe()
@@ -209,17 +216,26 @@ func TestRunWithoutReaders(t *testing.T) {
 			r.Close() // the reader is gone
 			defer w.Close()
 			var out bytes.Buffer
-			u := newUser(t, "docker")
-			cmd := u.command("run", path)
+			u, dir := newUser(t, "docker"), t.TempDir()
+			cmd := u.command("run", path, "-o", "json", "--input", "end="+test.end, "--out", dir)
 			cmd.Stdout, cmd.Stderr = &out, w
-			if name == "stdout" {
+			if name != "stderr" {
 				cmd.Stdout, cmd.Stderr = w, &out
 			}
-			if err := cmd.Run(); cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != code {
-				t.Fatalf("%v, want exit code %d; %s", err, code, out.String())
+			if err := cmd.Run(); cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != test.code {
+				t.Fatalf("%v, want exit code %d; %s", err, test.code, out.String())
 			}
-			if want := map[string]string{"stderr": "done", "stdout": "broken pipe"}[name]; !strings.Contains(out.String(), want) {
-				t.Errorf("no %q in %s", want, out.String())
+			if !strings.Contains(out.String(), test.want) {
+				t.Errorf("no %q in %s", test.want, out.String())
+			}
+			if run := regexp.MustCompile(`run_[a-z2-7]{26}`).FindString(out.String()); test.end == "bad" {
+				if list := u.sandboxes(); len(list) != 1 {
+					t.Errorf("%d sandboxes after the failed run", len(list))
+				}
+				u.run(1, "runs", "resume", run, "--from", "check")
+				u.run(0, "runs", "cancel", run)
+			} else if got, err := os.ReadFile(filepath.Join(dir, "out")); string(got) != "done\n" {
+				t.Errorf("output %q, %v", got, err)
 			}
 			if list := u.sandboxes(); list != nil {
 				t.Errorf("left: %v", list)

@@ -107,21 +107,19 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 	if err != nil && got.Turns > 0 {
 		h.p.Line("used: %s", got.used())
 	}
-	if werr := spec.show(spec.Workflow, res, got, err); werr != nil {
-		return errors.Join(err, werr)
-	}
+	shown := spec.show(spec.Workflow, res, got, err) // if it fails, the results must still be kept
 	if cause := context.Cause(ctx); errors.Is(cause, workflow.ErrInterrupted) {
 		err = cause
 	}
 	if res.Unfinished != nil {
-		return errors.Join(runError(err), h.leave(ctx, spec.Checkpoints, res))
+		return errors.Join(runError(err), shown, h.leave(ctx, spec.Checkpoints, res))
 	}
 	_ = h.m.runFiles().RemoveBegun(res.RunID) // if this fails, the next command removes it
 	home := h.bringHome(homecoming{
 		Made: transfer.Made{Outputs: res.Outputs, Missing: res.Missing, Patch: res.Patch},
 		run:  res.RunID, dir: res.Workspace, before: spec.before, succeeded: err == nil,
 	})
-	return errors.Join(runError(err), res.Cleanup, home)
+	return errors.Join(runError(err), shown, res.Cleanup, home)
 }
 
 // keepNote stores the note of a new run on this host, if the journal is in a database.
