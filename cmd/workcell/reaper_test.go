@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -24,15 +25,18 @@ import (
 const deadOwner = "aaaaaaaaaaaaaaaa"
 
 // TestReaperGivesUp verifies that a reaper without an engine exits when the sandboxes are overdue by a day, and not
-// earlier.
+// earlier. It does not sweep another engine.
 func TestReaperGivesUp(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		overdue time.Duration
 		stays   bool
+		engine  string // instead of the engine's own ID
+		why     string
 	}{
-		"an hour":  {time.Hour, true},
-		"two days": {48 * time.Hour, false},
+		"an hour":        {time.Hour, true, "", "engine unavailable"},
+		"two days":       {48 * time.Hour, false, "", "engine unavailable"},
+		"another engine": {time.Hour, true, "docker-1", "another engine"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -42,6 +46,7 @@ func TestReaperGivesUp(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			engine = cmp.Or(test.engine, engine)
 			store, err := sqlite.Open(t.Context(), state.Dir(dir).File())
 			if err != nil {
 				t.Fatal(err)
@@ -56,7 +61,7 @@ func TestReaperGivesUp(t *testing.T) {
 			if err := errors.Join(store.Insert(t.Context(), rec), store.Close()); err != nil {
 				t.Fatal(err)
 			}
-			cmd := workcell(t, "reaper", "--owner", deadOwner, "--backend", engines.Docker, "--state-dir", dir)
+			cmd := workcell(t, "reaper", "--owner", deadOwner, "--backend", engines.Docker, "--engine", engine, "--state-dir", dir)
 			cmd.Env = []string{"DOCKER_HOST=unix:///nonexistent", "WORKCELL_DEBUG=1"}
 			out, err := cmd.StderrPipe() // it reports the missing engine here
 			if err = errors.Join(err, cmd.Start()); err != nil {
@@ -65,7 +70,9 @@ func TestReaperGivesUp(t *testing.T) {
 			sweeps := 0
 			for lines := bufio.NewScanner(out); sweeps < 2 && lines.Scan(); {
 				t.Log(lines.Text())
-				sweeps += strings.Count(lines.Text(), "cannot run the cleanup sweep now")
+				if strings.Contains(lines.Text(), "cannot run the cleanup sweep now") && strings.Contains(lines.Text(), test.why) {
+					sweeps++
+				}
 			}
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()

@@ -158,9 +158,10 @@ func isHere(address string) bool {
 }
 
 // Environ returns the environment variables with which another process finds the same engines. It makes relative
-// directories absolute. It includes the current Docker context, because the user may select another context later.
+// directories absolute. It includes the current contexts of Docker and kubectl, because the user may select other
+// contexts later. The other process reads no configuration file.
 func (s Set) Environ() ([]string, error) {
-	var vars []string
+	vars := []string{config.Variable + "=" + os.DevNull}
 	for _, name := range []string{
 		"PATH", "HOME", "TMPDIR", "XDG_STATE_HOME", "XDG_RUNTIME_DIR",
 		"DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_API_VERSION",
@@ -172,8 +173,9 @@ func (s Set) Environ() ([]string, error) {
 			vars = append(vars, name+"="+v)
 		}
 	}
+	kubeContext, namespace := s.kubernetesContext()
 	for name, v := range map[string]string{
-		"WORKCELL_KUBE_CONTEXT": s.Cluster.Context, "WORKCELL_KUBE_NAMESPACE": s.Cluster.Namespace,
+		"WORKCELL_KUBE_CONTEXT": kubeContext, "WORKCELL_KUBE_NAMESPACE": namespace,
 		"WORKCELL_KUBE_GUEST_IMAGE": s.Cluster.GuestImage, "WORKCELL_KUBE_STORAGE_CLASS": s.Cluster.StorageClass,
 	} {
 		if v != "" {

@@ -3,6 +3,7 @@
 package engines
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -63,6 +65,17 @@ func (s Set) kubernetesID(ctx context.Context) (id string, err error) {
 	}
 	_, err = e.Open(ctx)
 	return id, err
+}
+
+// kubernetesContext returns the context and the namespace of the driver. They are empty without a kubeconfig.
+func (s Set) kubernetesContext() (name, namespace string) {
+	opts, rules := s.kubernetesOptions(), clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = opts.Kubeconfig
+	if c, err := rules.Load(); err == nil {
+		opts.Context = cmp.Or(opts.Context, c.CurrentContext)
+	}
+	_, namespace, _ = kubernetes.Locate(opts)
+	return opts.Context, cmp.Or(namespace, opts.Namespace)
 }
 
 func (s Set) kubernetesOptions() *kubernetes.Options {

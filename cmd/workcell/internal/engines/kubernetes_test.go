@@ -3,7 +3,9 @@
 package engines
 
 import (
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/kubernetes"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/config"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestClusterSettings verifies that every setting of a cluster reaches the driver.
@@ -35,6 +38,23 @@ func TestClusterSettings(t *testing.T) {
 		},
 	}, got); diff != "" {
 		t.Errorf("options (-want +got):\n%s", diff)
+	}
+}
+
+// TestKubeconfigContext verifies that another process uses the current context and namespace of this process.
+func TestKubeconfigContext(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "config")
+	checktest.Must(t, os.WriteFile(file, []byte(`{"current-context": "a", "clusters": [{"name": "c", "cluster": {"server": "http://c"}}],
+"contexts": [{"name": "a", "context": {"cluster": "c", "namespace": "n"}}, {"name": "b", "context": {"cluster": "c"}}]}`), 0o600))
+	for _, test := range []struct{ set, context, namespace string }{{"", "a", "n"}, {"b", "b", "default"}} {
+		s := Set{Env: environ.Of(map[string]string{"KUBECONFIG": file}), Cluster: config.Kubernetes{Context: test.set}}
+		vars, err := s.Environ()
+		for _, want := range []string{"WORKCELL_KUBE_CONTEXT=" + test.context, "WORKCELL_KUBE_NAMESPACE=" + test.namespace} {
+			if err != nil || !slices.Contains(vars, want) {
+				t.Errorf("%s is not in %v, %v", want, vars, err)
+			}
+		}
 	}
 }
 

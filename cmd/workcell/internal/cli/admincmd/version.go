@@ -1,6 +1,7 @@
 package admincmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,6 +66,9 @@ func newReaperCmd(a *command) *cobra.Command {
 				State: state.Place{Dir: state.Dir(a.Options.StateDir), URL: a.Options.Env.Get(state.Variable)}, Engine: engine,
 				Logger: a.Logger(),
 				Open: func(ctx context.Context) (backend.SandboxBackend, error) {
+					if id, err := a.Engines().ID(ctx, a.Options.Backend); err != nil || id != engine {
+						return nil, cmp.Or(err, fmt.Errorf("the address leads to another engine: %s", id))
+					}
 					return a.Engines().Open(ctx, a.Options.Backend)
 				},
 			}
