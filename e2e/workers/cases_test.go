@@ -245,8 +245,15 @@ steps:
   - {id: one, type: exec, command: "echo one >> log"}
   - {id: two, type: exec, command: "echo two >> log; test -e fixed"}
 `))
-	eventually(t, "the run is out of the queue", func() bool { return strings.Contains(here.ok(t, "runs", "logs", id), "removed from the queue") })
-	eventually(t, "the run is interrupted", func() bool { return here.show(t, id).State == "interrupted" })
+	for _, flags := range [][]string{nil, {"-o", "json"}} {
+		res := here.Run(t, append([]string{"runs", "logs", id, "--follow"}, flags...)...)
+		if res.Code != 1 || !strings.Contains(res.Stderr, "interrupted") || flags == nil && !strings.Contains(res.Stdout, "removed from the queue") {
+			t.Errorf("exit code %d\n%s%s", res.Code, res.Stdout, res.Stderr)
+		}
+	}
+	if shown := here.ok(t, "runs", "show", id); !strings.Contains(shown, "--from two") {
+		t.Errorf("no command to return to the step:\n%s", shown)
+	}
 	tampered(t, here, id, "host_tools", `"/none"`) // must not affect this host
 	if res := here.Run(t, "runs", "resume", id, "--from", "two"); res.Code != 1 {
 		t.Errorf("exit code %d\n%s", res.Code, res.Stderr)

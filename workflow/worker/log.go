@@ -136,16 +136,24 @@ func (q *Queue) ReadLog(ctx context.Context, runID string,
 	return text, place, ended, err
 }
 
-// FollowLog writes the log of a run to w as it grows. It returns the run after the run has ended.
+// FollowLog writes the log of a run to w as it grows. It returns the run after the run has ended, or has left the queue
+// and has no living owner.
 func (q *Queue) FollowLog(ctx context.Context, runID string, w io.Writer) (r runstore.Run, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	looks := runstore.News(ctx, logLookEvery,
 		func(ctx context.Context, changed func()) error { return q.watchLog(ctx, runID, changed) },
 		func(ctx context.Context, changed func()) error { return q.journal.Watch(ctx, runID, changed) })
-	var since time.Time // when the end of the run was noticed
+	active := time.Now() // when the run was last known to be active
 	for place, ended := int64(0), false; ; {
-		if r, err = q.journal.Run(ctx, runID); err != nil { // before the log, which then contains at least as much
+		continues, err := q.Has(ctx, runID) // before the run, which may end and leave the queue
+		if err == nil {
+			r, err = q.journal.Run(ctx, runID) // before the log, which then contains at least as much
+		}
+		if err == nil && !continues {
+			continues, err = q.journal.Lives(ctx, r.Owner)
+		}
+		if err != nil {
 			return r, err
 		}
 		text, behind, last, err := q.ReadLog(ctx, runID, place)
@@ -156,13 +164,13 @@ func (q *Queue) FollowLog(ctx context.Context, runID string, w io.Writer) (r run
 		if err != nil {
 			return r, err
 		}
-		if !r.Finished.IsZero() {
-			if since.IsZero() {
-				since = time.Now()
-			}
-			if ended || time.Since(since) > flushTimeout { // a killed worker may not have written the end
-				return r, nil
-			}
+		switch silence := time.Since(active); {
+		case r.Finished.IsZero() && continues:
+			active = time.Now()
+		case r.Finished.IsZero() && silence > 5*flushEvery: // the log of such a run has no end
+			return r, nil
+		case !r.Finished.IsZero() && (ended || silence > flushTimeout): // a killed worker may not have written the end
+			return r, nil
 		}
 		select {
 		case <-looks:

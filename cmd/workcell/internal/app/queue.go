@@ -323,7 +323,17 @@ func (a *App) dropFiles(ctx context.Context, runID string) error {
 	return q.Drop(ctx, runID, "")
 }
 
-// ShowLog prints the log of a run and returns the run. If follow is set, it continues until the run has ended.
+// isQueued reports whether a run is in the queue.
+func (a *App) isQueued(ctx context.Context, runID string) (bool, error) {
+	q, err := a.openQueue(ctx, "a detached run")
+	if err != nil {
+		return false, err
+	}
+	defer q.Close()
+	return q.Has(ctx, runID)
+}
+
+// ShowLog prints the log of a run and returns the run. If follow is set, see [worker.Queue.FollowLog].
 func (a *App) ShowLog(ctx context.Context, w io.Writer, r runstore.Run, follow bool) (runstore.Run, error) {
 	q, err := a.openQueue(ctx, "the log of a run")
 	if err != nil {

@@ -35,6 +35,8 @@ func (*App) openFetched(context.Context, string) (string, *runfiles.Archive, err
 
 func (*App) dropFiles(context.Context, string) error { return ErrNoQueue }
 
+func (*App) isQueued(context.Context, string) (bool, error) { return false, ErrNoQueue }
+
 func (*App) ShowLog(_ context.Context, _ io.Writer, r runstore.Run, _ bool) (runstore.Run, error) {
 	return r, ErrNoQueue
 }

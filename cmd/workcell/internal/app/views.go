@@ -118,6 +118,7 @@ type RunDetail struct {
 	Entries []workflow.Entry `json:"entries"` // journal
 
 	Detached bool `json:"-"` // it was in the queue
+	Waiting  bool `json:"-"` // a worker will continue it
 }
 
 // ShowRun returns a run by id or id prefix.
@@ -136,7 +137,10 @@ func (a *App) ShowRun(ctx context.Context, j runstore.Store, id string) (d RunDe
 	if n, err := readNote(r); err == nil {
 		d.File, d.Backend, d.Detached = n.Workflow, n.Backend, n.Detached
 	}
-	return d, nil
+	if d.Detached && (d.State == RunInterrupted || d.State == RunQueued) {
+		d.Waiting, err = a.isQueued(ctx, r.ID)
+	}
+	return d, err
 }
 
 // costOf returns the model cost of a run's coding agents, or nil if no cost is known.

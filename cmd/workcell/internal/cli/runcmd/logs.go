@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,7 +24,7 @@ func newRunsLogsCmd(a *command) *cobra.Command {
 interrupted or cannot run. You can read the log on any host that can connect to the database. Other runs have no log:
 for them, and with -o json, the command prints the steps, as ` + "`workcell runs show`" + ` does.
 
-With --follow, the command prints new lines until the run ends. It exits with 0 if the run succeeds and with 1
+With --follow, the command prints new lines until the run ends or leaves the queue. It exits with 0 if the run succeeds and with 1
 otherwise. If the run has no log, the command waits and then prints the steps.`,
 		Example: "  workcell runs logs run_… --follow",
 		Args:    cobra.ExactArgs(1),
@@ -32,19 +33,22 @@ otherwise. If the run has no log, the command waits and then prints the steps.`,
 			if err != nil {
 				return err
 			}
-			logged := app.IsDetached(r) && a.Out == cli.OutputTable
+			detached, out := app.IsDetached(r), a.Contents()
+			logged := detached && a.Out == cli.OutputTable
+			if !logged {
+				out = io.Discard
+			}
 			if follow && r.Owner == "" && r.Finished.IsZero() {
 				a.Notice("run %s is queued; no worker has started it yet", r.ID)
 			}
-			if logged {
-				r, err = a.ShowLog(ctx, a.Contents(), r, follow)
-			} else {
-				if follow { // until no process runs it and no worker will start it
-					r, _, err = app.AwaitState(ctx, j, r.ID, time.Second, app.RunRunning, app.RunQueued)
-				}
-				if err == nil {
-					err = a.showRun(ctx, j, r.ID)
-				}
+			switch {
+			case logged, detached && follow:
+				r, err = a.ShowLog(ctx, out, r, follow)
+			case follow:
+				r, _, err = app.AwaitState(ctx, j, r.ID, time.Second, app.RunRunning, app.RunQueued)
+			}
+			if err == nil && !logged {
+				err = a.showRun(ctx, j, r.ID)
 			}
 			if err != nil || !follow {
 				return err

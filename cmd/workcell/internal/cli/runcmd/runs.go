@@ -245,7 +245,7 @@ func printRun(w io.Writer, s app.RunDetail, now time.Time) error {
 		}
 	}
 	switch {
-	case s.Detached && (s.State == app.RunInterrupted || s.State == app.RunQueued):
+	case s.Waiting:
 		fmt.Fprintf(w, "\nwaiting for a worker; to see its log, run: workcell runs logs %s\n", s.ID)
 	case s.State == app.RunInterrupted && failed != "":
 		fmt.Fprintf(w, "\nthe run failed; after you fix the problem, return to a step with: %s\n", app.ReturnTo(s.ID, failed))
