@@ -131,7 +131,11 @@ func readInputFile(stdin io.Reader, path string) (map[string]any, error) {
 		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("input: %w", err), "")
 	}
 	input := map[string]any{}
-	if err := yamlnode.Unmarshal(raw, &input); err != nil { // JSON is valid YAML
+	err = yamlnode.Unmarshal(raw, &input) // JSON is valid YAML
+	if input == nil {
+		input = map[string]any{} // the file contains only null or comments
+	}
+	if err != nil {
 		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("input %s: %w", path, err),
 			"the file must contain one JSON or YAML mapping")
 	}

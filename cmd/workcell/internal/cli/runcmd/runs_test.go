@@ -10,6 +10,20 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
+// TestInputFile verifies the values in an input file, even without a mapping.
+func TestInputFile(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"": "{}", "null": "{}", "---\n# nothing\n": "{}", `{"a": 1}`: `{"a":1}`,
+	} {
+		input, err := readInputFile(strings.NewReader(text), "-")
+		got, _ := json.Marshal(input)
+		if string(got) != want && (want != "" || err == nil) {
+			t.Errorf("%q: %s, %v", text, got, err)
+		}
+	}
+}
+
 // TestRunsShowWholeError verifies that the full text of a truncated error is below the table.
 func TestRunsShowWholeError(t *testing.T) {
 	t.Parallel()
