@@ -1,6 +1,7 @@
 package runcmd
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -9,10 +10,11 @@ import (
 	"slices"
 	"strings"
 
+	"gopkg.in/yaml.v3"
+
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/sanitize"
-	"github.com/workcell-dev/workcell/internal/yamlnode"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -130,16 +132,33 @@ func readInputFile(stdin io.Reader, path string) (map[string]any, error) {
 	if err != nil {
 		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("input: %w", err), "")
 	}
-	input := map[string]any{}
-	err = yamlnode.Unmarshal(raw, &input) // JSON is valid YAML
+	var doc, second yaml.Node
+	var input map[string]any
+	documents := yaml.NewDecoder(bytes.NewReader(raw)) // JSON is valid YAML
+	if err = documents.Decode(&doc); err == nil {
+		keepDates(&doc)
+		if err = doc.Decode(&input); err == nil && !errors.Is(documents.Decode(&second), io.EOF) {
+			err = errors.New("several documents")
+		}
+	}
 	if input == nil {
 		input = map[string]any{} // the file contains only null or comments
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("input %s: %w", path, err),
 			"the file must contain one JSON or YAML mapping")
 	}
 	return input, nil
+}
+
+// keepDates turns dates into text, because JSON has no dates.
+func keepDates(n *yaml.Node) {
+	if n.ShortTag() == "!!timestamp" {
+		n.Tag = "!!str"
+	}
+	for _, sub := range n.Content {
+		keepDates(sub)
+	}
 }
 
 // readLimited reads a file. For "-", it reads stdin if stdin is not nil.

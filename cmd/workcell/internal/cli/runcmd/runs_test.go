@@ -15,6 +15,8 @@ func TestInputFile(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"": "{}", "null": "{}", "---\n# nothing\n": "{}", `{"a": 1}`: `{"a":1}`,
+		"day: 2024-01-01\nin: [2001-12-14 21:59:43]": `{"day":"2024-01-01","in":["2001-12-14 21:59:43"]}`,
+		"a: 1\n---\nb: 2\n":                          "", "[1]": "",
 	} {
 		input, err := readInputFile(strings.NewReader(text), "-")
 		got, _ := json.Marshal(input)
