@@ -166,7 +166,7 @@ func WriteFacts(w io.Writer, facts ...string) {
 var notYAML = regexp.MustCompile("[\x7f-\u009f\ufeff\ufffe\uffff]")
 
 // WriteLines writes a result as text, safe for a terminal. It writes strings unchanged and other values in YAML
-// style.
+// style, or else as JSON.
 func WriteLines(w io.Writer, prefix string, v any) error {
 	text, ok := v.(string)
 	if !ok {
@@ -176,13 +176,16 @@ func WriteLines(w io.Writer, prefix string, v any) error {
 		}
 		raw = notYAML.ReplaceAllFunc(raw, func(c []byte) []byte { return fmt.Appendf(nil, `\u%04x`, []rune(string(c))[0]) })
 		var plain any // decoding as YAML distinguishes whole numbers from other numbers
-		if err := yaml.Unmarshal(raw, &plain); err != nil {
+		var b strings.Builder
+		if yaml.Unmarshal(raw, &plain) != nil { // for example, a key is too long
+			err = writeJSON(&b, v)
+		} else if raw, err = yaml.Marshal(plain); err == nil {
+			b.Write(raw)
+		}
+		if err != nil {
 			return err
 		}
-		if raw, err = yaml.Marshal(plain); err != nil {
-			return err
-		}
-		text = string(raw)
+		text = b.String()
 	}
 	for line := range strings.Lines(strings.TrimRight(text, "\n") + "\n") {
 		if _, err := io.WriteString(w, prefix+sanitize.Text(line)); err != nil {

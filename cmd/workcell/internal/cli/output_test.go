@@ -43,6 +43,11 @@ func TestOutput(t *testing.T) {
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("result (-want +got):\n%s", diff)
 	}
+	b.Reset()
+	long := strings.Repeat("k", 2000) // YAML limits keys
+	if err := WriteLines(&b, "  ", map[string]any{long: 1}); err != nil || b.String() != "  {\n    \""+long+"\": 1\n  }\n" {
+		t.Errorf("%v: %q", err, b.String())
+	}
 }
 
 func TestTableIsSafeForATerminal(t *testing.T) {
