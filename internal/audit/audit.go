@@ -115,7 +115,11 @@ func (l *Log) Close() error {
 	if l.file == nil {
 		return l.err
 	}
-	err := errors.Join(l.file.Sync(), l.file.Close())
+	st, err := l.file.Stat()
+	if err == nil && st.Mode().IsRegular() { // pipes and devices cannot be synchronized
+		err = l.file.Sync()
+	}
+	err = errors.Join(err, l.file.Close())
 	l.file = nil
 	if l.err == nil && err != nil {
 		l.err = fmt.Errorf("%w: %w", ErrWrite, err)

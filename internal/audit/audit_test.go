@@ -78,6 +78,15 @@ func TestCutLine(t *testing.T) {
 	}
 }
 
+// TestCloseOfADevice verifies that a file that cannot be synchronized is not an error.
+func TestCloseOfADevice(t *testing.T) {
+	t.Parallel()
+	l, err := Open(os.DevNull, Options{})
+	must(t, err)
+	must(t, l.Write(Record{Event: EventOpen}))
+	must(t, l.Close())
+}
+
 func TestHash(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit")
