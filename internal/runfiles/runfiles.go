@@ -327,7 +327,9 @@ func (d Dir) Runs() ([]string, error) {
 	}
 	var ids []string
 	for _, e := range entries {
-		ids = append(ids, e.Name())
+		if e.IsDir() {
+			ids = append(ids, e.Name())
+		}
 	}
 	return ids, err
 }

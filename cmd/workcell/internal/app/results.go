@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,14 +30,19 @@ func runsIn(dir state.Dir) runfiles.Dir { return runfiles.Dir(dir.Path("runs")) 
 // runFiles is like App.RunFiles.
 func (m *Manager) runFiles() runfiles.Dir { return runsIn(m.place.Dir) }
 
-// snapshotsIn returns an owner's directory for the initial files of sandboxes without a later process.
-func snapshotsIn(dir state.Dir, owner string) runfiles.Dir {
-	return runfiles.Dir(dir.Path("snapshots", owner))
+// snapshotsIn returns an owner's directory for the initial files of sandboxes without a later process. The state file and
+// each database have separate directories, because they have different owners.
+func snapshotsIn(place state.Place, owner string) runfiles.Dir {
+	name := "snapshots"
+	if place.URL != "" {
+		name += fmt.Sprintf("-%x", sha256.Sum256([]byte(place.URL)))
+	}
+	return runfiles.Dir(place.Dir.Path(name, owner))
 }
 
 // dropSnapshots deletes the snapshots of dead owners.
-func dropSnapshots(ctx context.Context, j runstore.Store, dir state.Dir) error {
-	all := snapshotsIn(dir, "")
+func dropSnapshots(ctx context.Context, j runstore.Store, place state.Place) error {
+	all := snapshotsIn(place, "")
 	owners, err := all.Runs()
 	errs := []error{err}
 	for _, owner := range owners {
@@ -72,10 +78,10 @@ func (a *App) pruneRuns(ctx context.Context, j runstore.Store) {
 	_, err = j.Prune(ctx, old)
 	_, textErr := j.PruneTranscripts(ctx, time.Now().Add(-conf.KeepTranscripts))
 	_, askErr := a.Approvals(ctx, j)
-	dir, dirErr := a.stateDir()
-	if err = errors.Join(err, textErr, askErr, dirErr); err == nil {
-		kept := runsIn(dir)
-		err = errors.Join(dropSnapshots(ctx, j, dir), dropBegun(ctx, j, kept), kept.Prune(old, func(run string) bool {
+	place, placeErr := a.State()
+	if err = errors.Join(err, textErr, askErr, placeErr); err == nil {
+		kept := runsIn(place.Dir)
+		err = errors.Join(dropSnapshots(ctx, j, place), dropBegun(ctx, j, kept), kept.Prune(old, func(run string) bool {
 			_, err := j.Run(ctx, run)
 			return !errors.Is(err, backend.ErrNotFound)
 		}))

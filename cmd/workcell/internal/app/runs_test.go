@@ -1,13 +1,39 @@
 package app
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
+
+// TestDropSnapshots verifies that the initial files of sandboxes are deleted if their owner is dead, and not if the owner
+// belongs to another store with the same directory.
+func TestDropSnapshots(t *testing.T) {
+	t.Parallel()
+	const owner = "aaaaaaaaaaaaaaaa"
+	place := state.Place{Dir: state.Dir(t.TempDir())}
+	other := state.Place{Dir: place.Dir, URL: "postgres://user@host/database"}
+	for _, at := range []state.Place{place, other} {
+		checktest.Must(t, os.MkdirAll(string(snapshotsIn(at, owner)), 0o700))
+	}
+	checktest.Must(t, os.WriteFile(string(snapshotsIn(place, ".DS_Store")), nil, 0o600))
+	j, err := place.OpenJournal(t.Context(), false)
+	checktest.Must(t, err)
+	defer j.Close() //nolint:errcheck // only read from
+	checktest.Must(t, dropSnapshots(t.Context(), j, place))
+	_, own := os.Stat(string(snapshotsIn(place, owner)))
+	_, others := os.Stat(string(snapshotsIn(other, owner)))
+	if !errors.Is(own, fs.ErrNotExist) || others != nil {
+		t.Errorf("own: %v, others: %v", own, others)
+	}
+}
 
 // TestCheckNote verifies that a run of this host is resumed only with its original settings. Even if the database marks
 // the run as detached, its files must not come from the database.

@@ -317,7 +317,7 @@ func (r *taskRunner) forget(run session.Run) {
 }
 
 func (r *taskRunner) snapshots() runfiles.Dir {
-	return snapshotsIn(r.manager.place.Dir, r.manager.Owner())
+	return snapshotsIn(r.manager.place, r.manager.Owner())
 }
 
 // Close removes the remaining snapshots.
