@@ -57,8 +57,8 @@ type Engine struct {
 	Fix    func(error) string           // returns a remedy for the error of Open
 	at     func() string                // returns the address and its source; nil if there is only one possible address
 	// TryNetwork tests whether the engine isolates a sandbox without a network. It returns the unreachable targets of such
-	// a sandbox. It is nil if the engine itself guarantees the isolation.
-	TryNetwork func(ctx context.Context, image string) ([]string, error)
+	// a sandbox. It is nil if the engine itself guarantees the isolation. images are the replacements of MapImages.
+	TryNetwork func(ctx context.Context, image string, images map[string]string) ([]string, error)
 }
 
 // Open opens the engine. If this fails, the error contains the address, and the error's hint contains a remedy.

@@ -23,21 +23,21 @@ func MapImages(b backend.SandboxBackend, images map[string]string) backend.Sandb
 	return &mappedBackend{b, images}
 }
 
-// image returns the image to use for a reference.
-func (b *mappedBackend) image(ref string) string {
+// mappedImage returns the image to use for a reference.
+func mappedImage(images map[string]string, ref string) string {
 	if key, err := backend.NormalizeImage(ref); err == nil {
-		return cmp.Or(b.images[key], ref)
+		return cmp.Or(images[key], ref)
 	}
 	return ref
 }
 
 // Create creates a sandbox from the mapped image.
 func (b *mappedBackend) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
-	spec.Image = b.image(spec.Image)
+	spec.Image = mappedImage(b.images, spec.Image)
 	return b.SandboxBackend.Create(ctx, spec)
 }
 
 // ImageID returns the id of the mapped image.
 func (b *mappedBackend) ImageID(ctx context.Context, ref string) (string, error) {
-	return b.SandboxBackend.ImageID(ctx, b.image(ref))
+	return b.SandboxBackend.ImageID(ctx, mappedImage(b.images, ref))
 }

@@ -29,13 +29,13 @@ func (s Set) kubernetes() Engine {
 			klog.SetOutput(io.Discard)
 			return asBackend(kubernetes.New(ctx, s.kubernetesOptions()))
 		},
-		TryNetwork: func(ctx context.Context, image string) ([]string, error) {
+		TryNetwork: func(ctx context.Context, image string, images map[string]string) ([]string, error) {
 			b, err := kubernetes.New(ctx, s.kubernetesOptions())
 			if err != nil {
 				return nil, err
 			}
 			defer b.Close() // the trial leaves nothing behind
-			return b.TryNetwork(ctx, image)
+			return b.TryNetwork(ctx, mappedImage(images, image))
 		},
 		Absent: func(context.Context) string { return "" },
 		Fix: func(error) string {

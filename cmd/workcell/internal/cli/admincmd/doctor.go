@@ -428,7 +428,7 @@ func (r *engineReport) network(ctx context.Context, d engines.Engine, image stri
 	const name = "network policy"
 	ctx, cancel := context.WithTimeout(ctx, 24*doctorTimeout)
 	defer cancel()
-	closed, err := d.TryNetwork(ctx, image)
+	closed, err := d.TryNetwork(ctx, image, conf.MapImages)
 	if err != nil {
 		r.add(name, verdictFail, sanitize.Line(err.Error()), "")
 		return
