@@ -201,11 +201,7 @@ func (a *App) guarded(store state.Records, place state.Place, backendName, engin
 		return store
 	}
 	return reaper.Guard(store, reaper.Options{
-		Dir: string(place.Dir), Backend: backendName, Engine: engine,
-		Environ: func() ([]string, error) {
-			vars, err := a.Engines().Environ()
-			return append(vars, a.databaseVariables(place)...), err
-		},
+		State: place, Env: a.opts.Env, Backend: backendName, Engine: engine, Environ: a.Engines().Environ,
 		Failed: func(err error) {
 			a.Notice("cannot start the cleanup process (if this command is killed, its sandboxes stay until the next "+
 				"command): %v", err)

@@ -29,22 +29,6 @@ func (a *App) State() (state.Place, error) {
 	return state.Find(a.opts.Env, a.opts.State, a.opts.StateDir)
 }
 
-// databaseVariables returns the environment variables with which another process can connect to the same database.
-func (a *App) databaseVariables(place state.Place) (vars []string) {
-	if place.URL == "" {
-		return nil
-	}
-	for _, name := range []string{
-		"PGPASSFILE", "PGPASSWORD", "PGSERVICE", "PGSERVICEFILE", "PGSSLMODE", "PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY",
-		"PGUSER", "PGHOST", "PGPORT",
-	} {
-		if v, ok := a.opts.Env(name); ok {
-			vars = append(vars, name+"="+v)
-		}
-	}
-	return append(vars, state.Variable+"="+place.URL)
-}
-
 // machine returns a name to distinguish this host from other hosts with the same database. It is empty if the state
 // belongs to a single host.
 func (a *App) machine() string {

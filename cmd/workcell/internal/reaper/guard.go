@@ -5,13 +5,16 @@ package reaper
 
 import (
 	"context"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -27,7 +30,8 @@ const settleTimeout = 10 * time.Second
 
 // Options configures a reaper.
 type Options struct {
-	Dir     string                   // state directory
+	State   state.Place
+	Env     environ.Lookup           // variables to find the database of State
 	Backend string                   // name of the engine's driver
 	Engine  string                   // engine ID in the records
 	Environ func() ([]string, error) // returns the variables to find the same engine
@@ -111,11 +115,15 @@ func (g *guardedStore) settle() {
 // because other programs may wait until these are closed. Of the environment, it inherits only the variables to find
 // the engine, to avoid model keys and other secrets in memory for a long time.
 func (o Options) launch(owner string) (*exec.Cmd, error) {
-	dir, err := filepath.Abs(o.Dir)
+	dir, err := filepath.Abs(string(o.State.Dir))
 	if err != nil {
 		return nil, err
 	}
-	environ, err := o.Environ()
+	engine, err := o.Environ()
+	if err != nil {
+		return nil, err
+	}
+	database, err := o.database()
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +132,7 @@ func (o Options) launch(owner string) (*exec.Cmd, error) {
 		return nil, err
 	}
 	cmd := exec.Command(self, Command, "--state-dir", dir, "--backend", o.Backend, "--engine", o.Engine, "--owner", owner)
-	cmd.Args[0], cmd.Dir, cmd.Env = "workcell", string(filepath.Separator), append(environ, Variable+"=off")
+	cmd.Args[0], cmd.Dir, cmd.Env = "workcell", string(filepath.Separator), append(append(engine, database...), Variable+"=off")
 	if err := detach(cmd); err != nil {
 		return nil, err
 	}
@@ -133,6 +141,46 @@ func (o Options) launch(owner string) (*exec.Cmd, error) {
 	}
 	makeNice(cmd.Process.Pid)
 	return cmd, nil
+}
+
+// database returns the variables to connect to the same database from any directory.
+func (o Options) database() (vars []string, err error) {
+	if o.State.URL == "" {
+		return nil, nil
+	}
+	here, err := os.Getwd()
+	complete := func(file string) string {
+		if file == "" || file == "system" || filepath.IsAbs(file) { // system means the system's certificates
+			return file
+		}
+		return filepath.Join(here, file)
+	}
+	for _, name := range []string{
+		"APPNAME", "CHANNELBINDING", "CONNECT_TIMEOUT", "DATABASE", "HOST", "MAXPROTOCOLVERSION", "MINPROTOCOLVERSION",
+		"OPTIONS", "PASSWORD", "PORT", "REQUIREAUTH", "SERVICE", "SSLMODE", "SSLNEGOTIATION", "SSLPASSWORD", "SSLSNI",
+		"TARGETSESSIONATTRS", "TZ", "USER",
+	} {
+		if v, ok := o.Env("PG" + name); ok {
+			vars = append(vars, "PG"+name+"="+v)
+		}
+	}
+	address := o.State.URL
+	u, invalid := url.Parse(address)
+	for _, name := range []string{"PASSFILE", "SERVICEFILE", "SSLCERT", "SSLKEY", "SSLROOTCERT"} {
+		if v, ok := o.Env("PG" + name); ok {
+			vars = append(vars, "PG"+name+"="+complete(v))
+		}
+		if invalid != nil { // the driver accepts more URLs
+			continue
+		}
+		query, option := u.Query(), strings.ToLower(name)
+		if v := query.Get(option); v != complete(v) {
+			query.Set(option, complete(v))
+			u.RawQuery = query.Encode()
+			address = u.String()
+		}
+	}
+	return append(vars, state.Variable+"="+address), err
 }
 
 // thisProgram returns the file of the running program, even if the path now contains another program.

@@ -4,13 +4,18 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/session/record/sqlite"
@@ -77,5 +82,22 @@ func TestReaperNaps(t *testing.T) {
 				t.Errorf("naps (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestDatabase verifies that a reaper connects to the same database from any directory.
+func TestDatabase(t *testing.T) {
+	t.Parallel()
+	here, err := os.Getwd()
+	checktest.Must(t, err)
+	got, err := Options{
+		State: state.Place{URL: "postgres://u:p@h/?sslcert=c&sslrootcert=system"},
+		Env:   environ.Of(map[string]string{"PGDATABASE": "d", "PGSSLPASSWORD": "s", "PGPASSFILE": "f", "PGSSLROOTCERT": "system"}),
+	}.database()
+	checktest.Must(t, err)
+	want := []string{"PGDATABASE=d", "PGSSLPASSWORD=s", "PGPASSFILE=" + filepath.Join(here, "f"), "PGSSLROOTCERT=system",
+		"WORKCELL_STATE=postgres://u:p@h/?sslcert=" + url.QueryEscape(filepath.Join(here, "c")) + "&sslrootcert=system"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("variables (-want +got):\n%s", diff)
 	}
 }
