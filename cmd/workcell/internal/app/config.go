@@ -68,7 +68,7 @@ func (a *App) checkMounts(list []backend.Mount) error {
 		}
 		for _, dir := range held {
 			source, sourceErr := filepath.EvalSymlinks(m.Source) // the source may be on another host
-			dir, err := filepath.EvalSymlinks(dir)
+			dir, err := WithoutLinks(dir)                        // later commands trust even a file created later
 			if abs, absErr := filepath.Abs(dir); errors.Join(sourceErr, err, absErr) == nil &&
 				(strings.HasPrefix(source+"/", abs+"/") || strings.HasPrefix(abs+"/", source+"/")) {
 				return UsageError(fmt.Errorf("mounts: %s contains files of Workcell", m.Source), "mount another directory")
