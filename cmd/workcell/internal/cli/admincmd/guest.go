@@ -3,6 +3,7 @@
 package admincmd
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -51,17 +52,18 @@ Workcell.`,
 	return cmd
 }
 
-func (a *command) writeGuestImage(output, ref, arch string) (err error) {
-	if output == "-" {
-		return guestimage.Write(a.Stdout, ref, arch)
-	}
-	f, err := os.Create(output)
-	if err != nil {
+func (a *command) writeGuestImage(output, ref, arch string) error {
+	var image bytes.Buffer // an existing file must survive a wrong flag
+	err := guestimage.Write(&image, ref, arch)
+	if err == nil && output == "-" {
+		_, err = image.WriteTo(a.Stdout)
 		return err
 	}
-	if err := errors.Join(guestimage.Write(f, ref, arch), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(output))
+	if err == nil {
+		err = os.WriteFile(output, image.Bytes(), 0o666)
 	}
-	_, err = fmt.Fprintln(a.Stdout, ref)
+	if err == nil {
+		_, err = fmt.Fprintln(a.Stdout, ref)
+	}
 	return err
 }
