@@ -127,12 +127,9 @@ func readAgent(path string) (*frontmatter.Document, error) {
 func (a AgentFiles) List() []string {
 	var names []string
 	for _, dir := range a.Dirs {
-		paths, err := filepath.Glob(filepath.Join(dir, "*"+AgentExt))
-		if err != nil {
-			continue // the directory's name is a malformed pattern, so its files can be found by name but not listed
-		}
-		for _, p := range paths {
-			if name := strings.TrimSuffix(filepath.Base(p), AgentExt); !strings.HasPrefix(name, "_") {
+		entries, _ := os.ReadDir(dir) // most of the directories do not exist
+		for _, e := range entries {
+			if name, ok := strings.CutSuffix(e.Name(), AgentExt); ok && !strings.HasPrefix(name, "_") {
 				names = append(names, name)
 			}
 		}

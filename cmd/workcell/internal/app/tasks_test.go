@@ -18,6 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
@@ -54,7 +55,8 @@ func TestMCPLeavesBadFilesOut(t *testing.T) {
 // TestTasksOfSeveralDirectories verifies that a workflow can use the agents of --agents, or the agents in its own
 // directory, as with `workcell run`. A duplicate name leaves no temporary files.
 func TestTasksOfSeveralDirectories(t *testing.T) {
-	temp, agents, flows := t.TempDir(), t.TempDir(), t.TempDir()
+	temp, agents, flows := t.TempDir(), filepath.Join(t.TempDir(), "proj[1]"), t.TempDir()
+	checktest.Must(t, os.Mkdir(agents, 0o700))
 	t.Setenv("TMPDIR", temp)
 	const prompt = "---\nmodel: x/y\n---\nWork."
 	for path, text := range map[string]string{
