@@ -158,7 +158,7 @@ func (c *Config) readFile(o Options, table []*setting) (err error) {
 		return nil // a user without a home directory has no file there
 	}
 	path := filepath.Join(home, "workcell", fileName)
-	if _, err = os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+	if _, err = os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err == nil {

@@ -1,7 +1,9 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -195,6 +197,13 @@ func TestWhichFile(t *testing.T) {
 	}
 	if _, err = m.load(filepath.Join(dir, "missing.yaml"), nil); err == nil || !strings.HasPrefix(err.Error(), "--config: ") {
 		t.Errorf("with a missing file: %v", err)
+	}
+	delete(m.env, Variable)
+	if err := errors.Join(os.Remove(m.users()), os.Symlink("missing", m.users())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = m.load("", nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("with a link to a missing file: %v", err)
 	}
 }
 
