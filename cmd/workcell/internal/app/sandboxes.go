@@ -55,11 +55,13 @@ func (a *App) backendOf(ctx context.Context, store state.Records, fallback strin
 	return fallback, nil
 }
 
-// ByBackend groups sandboxes by backend (see backendOf), to allow one command to handle sandboxes on several
-// backends.
-func (a *App) ByBackend(ctx context.Context, use StateUse, sandboxes []string) (groups [][]string, err error) {
-	if a.opts.Backend != "" || len(sandboxes) < 2 {
-		return [][]string{sandboxes}, nil
+// ByBackend groups arguments by backend (see backendOf), to allow one command to handle sandboxes on several backends.
+// names returns the possible sandbox names in an argument.
+func (a *App) ByBackend(
+	ctx context.Context, use StateUse, args []string, names func(arg string) []string,
+) (groups [][]string, err error) {
+	if a.opts.Backend != "" || len(args) < 2 {
+		return [][]string{args}, nil
 	}
 	place, err := a.State()
 	if err != nil {
@@ -67,7 +69,7 @@ func (a *App) ByBackend(ctx context.Context, use StateUse, sandboxes []string) (
 	}
 	store, err := a.openStore(ctx, place, use)
 	if err != nil || store == nil {
-		return [][]string{sandboxes}, err
+		return [][]string{args}, err
 	}
 	defer store.Close() // opened for reading only
 	conf, err := a.Config()
@@ -75,8 +77,8 @@ func (a *App) ByBackend(ctx context.Context, use StateUse, sandboxes []string) (
 		return nil, err
 	}
 	var backends []string
-	for _, name := range sandboxes {
-		on, err := a.backendOf(ctx, store, conf.Backend, []string{name})
+	for _, arg := range args {
+		on, err := a.backendOf(ctx, store, conf.Backend, names(arg))
 		if err != nil {
 			return nil, err
 		}
@@ -84,7 +86,7 @@ func (a *App) ByBackend(ctx context.Context, use StateUse, sandboxes []string) (
 		if at < 0 {
 			at, backends, groups = len(backends), append(backends, on), append(groups, nil)
 		}
-		groups[at] = append(groups[at], name)
+		groups[at] = append(groups[at], arg)
 	}
 	return groups, nil
 }

@@ -1,11 +1,38 @@
 package app
 
 import (
+	"os"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
+
+// TestByBackend verifies that arguments are grouped by the backends of their sandboxes, even if they contain a path.
+func TestByBackend(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	store, err := state.Place{Dir: state.Dir(dir)}.OpenRecords(t.Context())
+	checktest.Must(t, err)
+	for name, engine := range map[string]string{"a": "docker-1", "b": "local-1"} {
+		checktest.Must(t, store.Insert(t.Context(), record.Record{
+			ID: "sbx_" + name, Key: session.UserKey(name), Engine: engine, EngineID: name, Owner: "x", State: record.Ready,
+		}))
+	}
+	checktest.Must(t, store.Close())
+	names := func(arg string) []string { return []string{arg, strings.Split(arg, ":")[0]} }
+	a := New(Options{Env: environ.Of(nil), StateDir: dir, Config: os.DevNull})
+	groups, err := a.ByBackend(t.Context(), StateNeeded, []string{"a:f", "b:g", "a"}, names)
+	if diff := cmp.Diff([][]string{{"a:f", "a"}, {"b:g"}}, groups); err != nil || diff != "" {
+		t.Errorf("%v, groups (-want +got):\n%s", err, diff)
+	}
+}
 
 // TestFindSandbox verifies which names select a sandbox, and which are too short or ambiguous.
 func TestFindSandbox(t *testing.T) {

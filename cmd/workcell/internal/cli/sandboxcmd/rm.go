@@ -41,15 +41,15 @@ and commands cannot run.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			groups, err := a.ByBackend(cmd.Context(), app.StateWanted, args)
+			mayName := func(arg string) []string { return append([]string{arg}, sandboxNames(arg)...) }
+			groups, err := a.ByBackend(cmd.Context(), app.StateWanted, args, mayName)
 			errs := []error{err}
 			removed := cli.Printed[removedSandbox]{Command: a.Command}
 			for _, names := range groups {
-				mayName := slices.Clone(names) // the whole argument or the part before a colon may be a sandbox
+				use := app.Use{State: app.StateWanted}
 				for _, arg := range names {
-					mayName = append(mayName, sandboxNames(arg)...)
+					use.Sandboxes = append(use.Sandboxes, mayName(arg)...)
 				}
-				use := app.Use{State: app.StateWanted, Sandboxes: mayName}
 				errs = append(errs, a.WithManager(cmd.Context(), use, func(ctx context.Context, m *app.Manager) error {
 					ids, files, err := toRemove(ctx, m, names, all, force)
 					errs := []error{err}
