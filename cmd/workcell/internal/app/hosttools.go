@@ -18,7 +18,7 @@ func (h *Host) needHostTools() error {
 	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
 		if doc := h.docs[name]; h.hosts == nil && doc.Sandbox != nil && doc.Sandbox.HostTools != nil {
 			return Fail(ExitInvalid, doc.Problem("sandbox.host_tools", "", "no host tools file specified"),
-				"pass --host-tools FILE")
+				"pass --host-tools FILE or, to resume a run, set WORKCELL_HOST_TOOLS")
 		}
 	}
 	return nil
