@@ -267,7 +267,7 @@ func (a *App) fetchRun(ctx context.Context, q *queue, r runstore.Run, n *runNote
 	if files.Script != "" {
 		n.Model = scripted.Provider + "/" + files.Script
 	} else if _, scripted := scriptOf(n.Model); scripted {
-		return nil, fmt.Errorf("the run's files do not include the script of %s", n.Model)
+		return nil, Fail(ExitInvalid, fmt.Errorf("the run's files do not include the script of %s", n.Model), "")
 	}
 	file := files.Workflow
 	if name, ok := strings.CutSuffix(filepath.Base(file), AgentExt); ok {
@@ -280,7 +280,10 @@ func (a *App) fetchRun(ctx context.Context, q *queue, r runstore.Run, n *runNote
 		}
 		return readAgent(path)
 	})
-	return &Program{Workflow: wf, Files: files.Agents, close: remove}, err
+	if err != nil {
+		return nil, Fail(ExitInvalid, err, "")
+	}
+	return &Program{Workflow: wf, Files: files.Agents, close: remove}, nil
 }
 
 // keepIn returns a function to store the results of a run in the queue for all hosts.

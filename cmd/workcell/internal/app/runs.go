@@ -233,8 +233,14 @@ func (a *App) Resume(
 	if err == nil && p.Hash != r.Hash {
 		err = fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged)
 	}
+	switch code, _ := Classify(err); {
+	case code == ExitInvalid, errors.Is(err, workflow.ErrChanged):
+		err = Fail(ExitInvalid, err, "restore the original file, or cancel the run: workcell runs cancel "+r.ID)
+	case code == ExitNotFound:
+		err = Fail(code, err, "cancel the run: workcell runs cancel "+r.ID)
+	}
 	if err != nil {
-		return Fail(ExitInvalid, err, "restore the original file, or cancel the run: workcell runs cancel "+r.ID)
+		return err
 	}
 	flags := n.runFlags
 	if n.Detached {
