@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
@@ -237,8 +239,8 @@ func checkUser(e environ.Lookup, user string) error {
 	return nil
 }
 
-// limitFlags are the limits of a sandbox by flag, in the units of backend.LimitTable. An unset limit is zero.
-type limitFlags map[string]*int64
+// limitFlags are the flags for the limits of a sandbox, in the units of backend.LimitTable. An unset limit is zero.
+type limitFlags map[string]*pflag.Flag
 
 // limitFlagNames returns the name in backend.LimitTable for each flag.
 func limitFlagNames() map[string]string {
@@ -251,7 +253,8 @@ func limitFlagNames() map[string]string {
 func (f *limitFlags) addTo(cmd *cobra.Command) {
 	*f = limitFlags{}
 	for flag, name := range limitFlagNames() {
-		(*f)[flag] = cmd.Flags().Int64(flag, 0, limitUsage(name))
+		cmd.Flags().Int64(flag, 0, limitUsage(name))
+		(*f)[flag] = cmd.Flags().Lookup(flag)
 	}
 }
 
@@ -275,8 +278,12 @@ func limitUsage(name string) string {
 func (f limitFlags) limits() (backend.Limits, error) {
 	var l backend.Limits
 	for flag, name := range limitFlagNames() {
-		row, value := backend.LimitNamed(name), *f[flag]
-		if least, most := row.Bounds(); value != 0 && (value < least || value > most) {
+		row := backend.LimitNamed(name)
+		value, err := strconv.ParseInt(f[flag].Value.String(), 10, 64)
+		if err != nil {
+			return l, err
+		}
+		if least, most := row.Bounds(); f[flag].Changed && (value < least || value > most) {
 			return l, app.InvalidFlag(flag, value, fmt.Sprintf("must be from %d to %d %s", least, most, row.Unit))
 		}
 		*row.Of(&l) = value * row.Scale
