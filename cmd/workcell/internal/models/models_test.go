@@ -1,6 +1,7 @@
 package models
 
 import (
+	"errors"
 	"maps"
 	"net/http"
 	"slices"
@@ -46,6 +47,16 @@ func TestEveryProviderCarriesItsName(t *testing.T) {
 	}
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(rows)), slices.Sorted(maps.Keys(plugins))); diff != "" {
 		t.Errorf("rows and plugins differ:\n%s", diff)
+	}
+}
+
+// TestOllamaError verifies that the hint for an unreachable server contains no password.
+func TestOllamaError(t *testing.T) {
+	t.Parallel()
+	e := environ.Of(map[string]string{"OLLAMA_HOST": "http://u:sesame@127.0.0.1:1"})
+	h := hint.Of(OllamaError(t.Context(), e, errors.New("no")))
+	if h == nil || !strings.Contains(h.Hint, "127.0.0.1:1") || strings.Contains(h.Hint, "sesame") {
+		t.Errorf("%+v", h)
 	}
 }
 

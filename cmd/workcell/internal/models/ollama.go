@@ -55,5 +55,5 @@ func OllamaError(ctx context.Context, e environ.Lookup, err error) error {
 		return err
 	}
 	return hint.New(hint.Model, err,
-		fmt.Sprintf("cannot reach Ollama at %s: start it with `ollama serve`, or set OLLAMA_HOST", address))
+		fmt.Sprintf("cannot reach Ollama at %s: start it with `ollama serve`, or set OLLAMA_HOST", req.URL.Redacted()))
 }
