@@ -55,6 +55,9 @@ func (c *Config) readServices(r *reader, env environ.Lookup, files map[string]se
 		s.URL, _ = url.Parse(files[name].URL) // Problems reports a nil URL
 		secrets := map[string]secretHeader{}
 		for header, text := range files[name].Headers {
+			if same := http.CanonicalHeaderKey(header); s.Headers[same] != nil {
+				x.found.Add(keyServices+"."+name+".headers", "keep one of them", "the header %q is set twice", same)
+			}
 			s.Headers.Set(header, text)
 			if reference.MatchString(text) || credential.MatchString(header) {
 				secrets[header] = x.expand(keyServices+"."+name+".headers."+header, text)
