@@ -77,9 +77,9 @@ func (q *Queue) putParts(ctx context.Context, runID, name string, r io.Reader) e
 
 // Get writes a file of a run to w. If the file does not exist, the error wraps backend.ErrNotFound. If the file is
 // replaced during the read, Get returns an error. It detects this by the writing transaction of the parts, because each
-// part is read by a separate statement.
+// part is read by a separate statement. If the file is larger than MaxFileBytes, the error wraps backend.ErrTooLarge.
 func (q *Queue) Get(ctx context.Context, runID, name string, w io.Writer) error {
-	began := ""
+	began, size := "", 0
 	for part := 0; ; part++ {
 		var data []byte
 		var written string
@@ -98,6 +98,9 @@ FROM workcell.run_file WHERE run = $1 AND name = $2 AND part = 0`, runID, name, 
 			return fmt.Errorf("file %s of run %s: %w", name, runID, backend.ErrNotFound)
 		case err != nil || data == nil:
 			return err
+		}
+		if size += len(data); size > MaxFileBytes {
+			return fmt.Errorf("file %s of run %s: %w", name, runID, backend.ErrTooLarge)
 		}
 		if _, err := w.Write(data); err != nil {
 			return err

@@ -380,7 +380,8 @@ func TestPanics(t *testing.T) {
 // TestFiles verifies that files are stored unchanged and atomically and that their size is limited.
 func TestFiles(t *testing.T) {
 	t.Parallel()
-	q := open(t, pgtest.Database(t))
+	url := pgtest.Database(t)
+	q := open(t, url)
 	get := func(name string) (string, error) {
 		var b bytes.Buffer
 		err := q.Get(t.Context(), "run_1", name, &b)
@@ -406,6 +407,11 @@ func TestFiles(t *testing.T) {
 	}
 	if err := q.Put(t.Context(), "run_1", "f", bytes.NewReader(make([]byte, worker.MaxFileBytes+1))); !errors.Is(err, backend.ErrTooLarge) {
 		t.Errorf("%v, want ErrTooLarge", err)
+	}
+	pgtest.Exec(t, url, `INSERT INTO workcell.run_file
+SELECT 'run_1', 'large', part, decode(repeat('78', 1048576), 'hex') FROM generate_series(0, 64) part`)
+	if _, err := get("large"); !errors.Is(err, backend.ErrTooLarge) {
+		t.Errorf("a large file: %v, want ErrTooLarge", err)
 	}
 	if got, err := get("f"); err != nil || len(got) != 3<<20 {
 		t.Errorf("after those: %d bytes, %v", len(got), err)
