@@ -45,7 +45,7 @@ const (
 	maxResult  = 96 << 20         // maximum size of a result: eight images in base64
 	maxExecID  = 256
 	maxWords   = 64 << 10 // maximum output of an interpreter before it answers
-	unanswered = 69 // exit code of workcell-guest interpret if no interpreter answers or it exited
+	unanswered = 69       // exit code of workcell-guest interpret if no interpreter answers or it exited
 )
 
 // Request describes a program.
