@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 const (
@@ -88,9 +89,7 @@ func TestImagePolicyEdges(t *testing.T) {
 		t.Errorf("nil policy: %v", err)
 	}
 	nothing, err := backend.NewImagePolicy()
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if err := nothing.Check("python"); !errors.Is(err, backend.ErrPermission) {
 		t.Errorf("empty policy: %v, want ErrPermission", err)
 	}
@@ -105,9 +104,7 @@ func TestImagePolicyEdges(t *testing.T) {
 func TestImageErrorsHoldNoPassword(t *testing.T) {
 	t.Parallel()
 	p, err := backend.NewImagePolicy("python")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	for _, ref := range []string{"https://joe:s3cret@registry.example.com/app", "joe:s3cret@registry.example.com/app", "joe:S3cret@x/y", "docker://u:s3cret@h/x"} {
 		_, err := backend.NormalizeImage(ref)
 		for _, err := range []error{err, p.Check(ref)} {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestLimitTable verifies that every field of Limits has one row, and that Merge, Clamp, and Validate use it.
@@ -79,9 +80,7 @@ func TestFit(t *testing.T) {
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join("..", "docs", "reference", "limits.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	lines := strings.Split(string(raw), "\n")
 	for _, row := range backend.LimitTable() {
 		least, most := row.Bounds()

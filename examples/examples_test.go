@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/commandtest"
 )
 
@@ -148,17 +149,11 @@ func mockModel(t *testing.T, script string) string {
 	cmd := exec.Command(binary, "--script", script)
 	cmd.Dir = ".."
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
+	checktest.Must(t, cmd.Start())
 	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() }) // reports that it was killed
 	address, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	return strings.TrimSpace(address)
 }
 
@@ -166,14 +161,10 @@ func mockModel(t *testing.T, script string) string {
 func TestFixComesHome(t *testing.T) {
 	t.Parallel()
 	dir, vars := t.TempDir(), []string{"WORKCELL_STATE_DIR=" + t.TempDir()}
-	if err := os.CopyFS(dir, os.DirFS("workflows/projects/buggy-calculator")); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.CopyFS(dir, os.DirFS("workflows/projects/buggy-calculator")))
 	source := func() string {
 		raw, err := os.ReadFile(filepath.Join(dir, "calculator.py"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		return string(raw)
 	}
 	before := source()
@@ -244,9 +235,7 @@ func TestAgents(t *testing.T) {
 func named(t *testing.T, pattern string) []string {
 	t.Helper()
 	paths, err := filepath.Glob(pattern)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	for i, p := range paths {
 		paths[i] = strings.TrimSuffix(filepath.Base(p), filepath.Ext(p))
 	}

@@ -3,7 +3,6 @@
 package containerd_test
 
 import (
-	"errors"
 	"os/exec"
 	"strings"
 	"testing"
@@ -34,7 +33,5 @@ func TestForeignNetwork(t *testing.T) {
 	backendtest.Eventually(t, "the process of the second stream to end", func() bool { return count() == before })
 	must(t, b.Stop(t.Context(), info.ID))
 	<-conn.Done()
-	if rw, err := b.Dial(t.Context(), info.ID); !errors.Is(err, backend.ErrLost) {
-		t.Errorf("Dial of a stopped one: %v, %v, want ErrLost", rw, err)
-	}
+	backendtest.Fails(t, "Dial of a stopped one", second(b.Dial(t.Context(), info.ID)), backend.ErrLost)
 }

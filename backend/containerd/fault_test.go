@@ -4,7 +4,6 @@ package containerd_test
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"strings"
 	"sync"
@@ -33,9 +32,7 @@ func TestCreateFails(t *testing.T) {
 				b := newBackend(t, func(o *containerd.Options) { o.Address = p.address })
 				p.on(refuse(step, late))
 				spec := newSpec()
-				if info, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrUnavailable) {
-					t.Errorf("Create: %+v, %v, want ErrUnavailable", info, err)
-				}
+				backendtest.Fails(t, "Create", second(b.Create(t.Context(), spec)), backend.ErrUnavailable)
 				must(t, b.Close()) // waits for the cleanup
 				nothingLeft(t, spec.ID)
 			})
@@ -63,9 +60,7 @@ func TestCreateFallsSilent(t *testing.T) {
 				return nil
 			})
 			spec := newSpec()
-			if info, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrUnavailable) {
-				t.Errorf("Create: %+v, %v, want ErrUnavailable", info, err)
-			}
+			backendtest.Fails(t, "Create", second(b.Create(t.Context(), spec)), backend.ErrUnavailable)
 			silent.Store(false)
 			p.on(func(context.Context, string, bool) error { return nil })
 			must(t, b.Close())
@@ -83,9 +78,7 @@ func (overdue) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second
 func TestOverdue(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
-	if _, err := b.ImageID(overdue{t.Context()}, debianImage); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("ImageID: %v, want context.DeadlineExceeded", err)
-	}
+	backendtest.Fails(t, "ImageID", second(b.ImageID(overdue{t.Context()}, debianImage)), context.DeadlineExceeded)
 }
 
 // TestEngineFallsSilent verifies that a working driver handles a containerd that hangs and recovers.

@@ -113,6 +113,9 @@ func newSpec() backend.Spec { return backendtest.Spec(instance, debianImage) }
 
 var must = checktest.Must
 
+// second returns the error of a call with two results.
+func second[T any](_ T, err error) error { return err }
+
 // leftovers lists the objects of an installation, and objects without an owner, on the engine and in the state
 // directory.
 func leftovers(ctx context.Context, instance string) ([]string, error) {

@@ -62,9 +62,7 @@ func TestLateRecord(t *testing.T) {
 	if list, err := b.List(t.Context(), backend.Filter{SessionID: spec.ID}); err != nil || len(list) != 2 {
 		t.Errorf("List: %+v, %v, want 2", list, err)
 	}
-	if again, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrExists) {
-		t.Errorf("Create: %+v, %v, want ErrExists", again, err)
-	}
+	backendtest.Fails(t, "Create", second(b.Create(t.Context(), spec)), backend.ErrExists)
 	backendtest.Remove(t, b, late)
 	backendtest.Prints(t, conn, "cat file", "kept\n")
 	backendtest.Remove(t, b, info.ID)

@@ -48,9 +48,7 @@ func TestGatherer(t *testing.T) {
 				begun := time.Now()
 				var out bytes.Buffer
 				buf := make([]byte, 64<<10)
-				if _, err := io.CopyBuffer(struct{ io.Writer }{&out}, docker.NewGatherer(src), buf); err != nil {
-					t.Fatal(err)
-				}
+				must(t, second(io.CopyBuffer(struct{ io.Writer }{&out}, docker.NewGatherer(src), buf)))
 				if !bytes.Equal(out.Bytes(), data) {
 					t.Errorf("%d bytes of %d", out.Len(), len(data))
 				}

@@ -85,9 +85,7 @@ func TestOldGuests(t *testing.T) {
 			must(t, api.VolumeRemove(context.Background(), name, true))
 		}
 	})
-	if _, err := api.VolumeCreate(t.Context(), volume.CreateOptions{Name: foreign}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, second(api.VolumeCreate(t.Context(), volume.CreateOptions{Name: foreign})))
 	version := func(grace time.Duration) *docker.Backend {
 		g := &backend.Guest{Version: strings.ToLower(rand.Text()), Binary: embed.Binary}
 		names = append(names, "workcell-guest-"+g.Version)

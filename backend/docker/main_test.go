@@ -95,6 +95,9 @@ func newSpec() backend.Spec { return backendtest.Spec(instance, debianImage) }
 
 var must = checktest.Must
 
+// second returns the error of a call with two results.
+func second[T any](_ T, err error) error { return err }
+
 // dropInits deletes the helper images for unusual users at the end of the test, if they exist.
 func dropInits(t testing.TB, users ...string) {
 	t.Helper()

@@ -1,7 +1,6 @@
 package kubernetes_test
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
 	"github.com/workcell-dev/workcell/internal/clustertest"
 )
@@ -59,11 +59,7 @@ func TestContext(t *testing.T) {
 	o := clustertest.Options(namespace())
 	use("")(o)
 	o.Patience = time.Second
-	if b, err := kubernetes.New(t.Context(), o); !errors.Is(err, backend.ErrUnavailable) {
-		t.Errorf("the current context: %v, %v, want ErrUnavailable", b, err)
-	}
+	backendtest.Fails(t, "the current context", second(kubernetes.New(t.Context(), o)), backend.ErrUnavailable)
 	use("no-such")(o)
-	if b, err := kubernetes.New(t.Context(), o); !errors.Is(err, backend.ErrInvalid) {
-		t.Errorf("a context that there is not: %v, %v, want ErrInvalid", b, err)
-	}
+	backendtest.Fails(t, "a context that there is not", second(kubernetes.New(t.Context(), o)), backend.ErrInvalid)
 }

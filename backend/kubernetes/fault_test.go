@@ -53,9 +53,7 @@ func as(t *testing.T, namespace string, rules []rbacv1.PolicyRule) *rest.Config 
 	t.Helper()
 	api, name := admin(t), "user-"+strings.ToLower(rand.Text())
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
-	if _, err := roles(api, namespace).Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, second(roles(api, namespace).Create(t.Context(), role, metav1.CreateOptions{})))
 	_, err := roleBindings(api, namespace).Create(t.Context(), &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
@@ -156,9 +154,7 @@ func TestRole(t *testing.T) {
 				}
 				if verb == "update" {
 					foreign := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "workcell-none"}}
-					if _, err := networkPolicies(admin(t), ns).Create(t.Context(), foreign, metav1.CreateOptions{}); err != nil {
-						t.Fatal(err)
-					}
+					must(t, second(networkPolicies(admin(t), ns).Create(t.Context(), foreign, metav1.CreateOptions{})))
 				}
 				err := try(t, ns, rules)
 				if !errors.Is(err, backend.ErrPermission) || !strings.Contains(err.Error(), "cannot "+verb) || !strings.Contains(err.Error(), what) {
@@ -177,9 +173,7 @@ func TestQuota(t *testing.T) {
 	ns := ownNamespace(t)
 	limitTo(t, ns, corev1.ResourcePods, "0")
 	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace = ns })
-	if _, err := b.Create(ctx, newSpec()); !errors.Is(err, backend.ErrCapacity) {
-		t.Errorf("Create: %v, want ErrCapacity", err)
-	}
+	backendtest.Fails(t, "Create", second(b.Create(ctx, newSpec())), backend.ErrCapacity)
 	if left, err := b.List(ctx, backend.Filter{Instance: instance}); err != nil || len(left) != 0 {
 		t.Errorf("left: %+v, %v", left, err)
 	}
@@ -275,9 +269,7 @@ func TestNodeAway(t *testing.T) {
 	part(t, "end", "kubelet")
 	t.Cleanup(func() { part(t, "start", "kubelet") }) // if the test has failed
 	<-conn.Done()
-	if _, err := b.Dial(t.Context(), info.ID); !errors.Is(err, backend.ErrUnavailable) {
-		t.Errorf("Dial: %v, want ErrUnavailable", err)
-	}
+	backendtest.Fails(t, "Dial", second(b.Dial(t.Context(), info.ID)), backend.ErrUnavailable)
 	if got, err := b.Get(t.Context(), info.ID); err != nil || got.State != backend.StateRunning {
 		t.Errorf("Get: %+v, %v", got, err)
 	}
@@ -286,9 +278,7 @@ func TestNodeAway(t *testing.T) {
 	now := int64(0)
 	pods := clustertest.Pods(admin(t), namespace())
 	must(t, pods.Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
-	if _, err := b.Dial(t.Context(), other.ID); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("Dial of a deleted pod: %v, want ErrNotFound", err)
-	}
+	backendtest.Fails(t, "Dial of a deleted pod", second(b.Dial(t.Context(), other.ID)), backend.ErrNotFound)
 	part(t, "start", "kubelet")
 	backendtest.Eventually(t, "the sandbox is reached again", func() bool {
 		rw, err := b.Dial(t.Context(), info.ID)

@@ -2,7 +2,6 @@ package kubernetes_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -26,7 +25,5 @@ func TestForgedPod(t *testing.T) {
 	if err != nil || !created || s.ID() == spec.ID {
 		t.Errorf("Open: created %v, %v", created, err)
 	}
-	if _, err := m.Connect(t.Context(), spec.ID); !errors.Is(err, backend.ErrPermission) {
-		t.Errorf("Connect: %v, want ErrPermission", err)
-	}
+	backendtest.Fails(t, "Connect", second(m.Connect(t.Context(), spec.ID)), backend.ErrPermission)
 }

@@ -76,9 +76,7 @@ func pullSecret(t testing.TB, dir string) (name string) {
 	secrets := clustertest.Secrets(admin(t), namespace())
 	name = "pull-" + strings.ToLower(rand.Text())
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: config}}
-	if _, err := secrets.Create(t.Context(), s, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, second(secrets.Create(t.Context(), s, metav1.CreateOptions{})))
 	t.Cleanup(func() { must(t, secrets.Delete(context.Background(), name, metav1.DeleteOptions{})) })
 	return name
 }

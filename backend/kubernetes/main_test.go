@@ -141,3 +141,6 @@ func limitTo(t testing.TB, ns string, what corev1.ResourceName, most string) {
 func newSpec() backend.Spec { return backendtest.Spec(instance, debianImage) }
 
 var must = checktest.Must
+
+// second returns the error of a call with two results.
+func second[T any](_ T, err error) error { return err }

@@ -29,9 +29,7 @@ func addPolicy(t *testing.T, ns, name string, pods map[string]string, spec netwo
 	t.Helper()
 	spec.PodSelector.MatchLabels = pods
 	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
-	if _, err := networkPolicies(admin(t), ns).Create(t.Context(), policy, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, second(networkPolicies(admin(t), ns).Create(t.Context(), policy, metav1.CreateOptions{})))
 }
 
 // noPods fails the test if a namespace contains pods.

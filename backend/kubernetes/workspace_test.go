@@ -2,7 +2,6 @@ package kubernetes_test
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -122,9 +121,7 @@ func TestQuotaOfClaims(t *testing.T) {
 	spec := newSpec()
 	must(t, b.Remove(t.Context(), backendtest.Create(t, b, spec).ID, backend.RemoveOptions{}))
 	backendtest.Eventually(t, "the quota to be used up", func() bool { return used(1) })
-	if _, err := b.Create(t.Context(), newSpec()); !errors.Is(err, backend.ErrCapacity) {
-		t.Errorf("another sandbox: %v, want ErrCapacity", err)
-	}
+	backendtest.Fails(t, "another sandbox", second(b.Create(t.Context(), newSpec())), backend.ErrCapacity)
 	backendtest.Create(t, b, spec)
 }
 

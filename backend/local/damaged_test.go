@@ -126,9 +126,7 @@ func TestRemoveBesideDeadCreation(t *testing.T) {
 	must(t, b.Remove(t.Context(), old.ID, backend.RemoveOptions{}))
 	beginCreation(t, dir, spec)()
 	backendtest.Remove(t, b, old.ID)
-	if _, err := os.Stat(ownerOf(dir, old.ID)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the workspace: %v", err)
-	}
+	backendtest.Fails(t, "the workspace", second(os.Stat(ownerOf(dir, old.ID))), os.ErrNotExist)
 	if list := listed(t, b, spec); len(list) != 0 {
 		t.Errorf("List: %+v", list)
 	}

@@ -162,7 +162,5 @@ func TestCancelledNew(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := local.New(ctx, &local.Options{StateDir: stateDir(t)}); !errors.Is(err, context.Canceled) {
-		t.Errorf("New: %v", err)
-	}
+	backendtest.Fails(t, "New", second(local.New(ctx, &local.Options{StateDir: stateDir(t)})), context.Canceled)
 }

@@ -1,7 +1,6 @@
 package local_test
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -53,9 +52,7 @@ func TestStateInView(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "link")
 	must(t, os.Symlink(dir, link))
 	for _, state := range []string{filepath.Join(dir, "state"), filepath.Join(link, "state")} {
-		if b, err := local.New(t.Context(), &local.Options{StateDir: state}); !errors.Is(err, backend.ErrInvalid) {
-			t.Errorf("New: %v, %v, want ErrInvalid", b, err)
-		}
+		backendtest.Fails(t, "New", second(local.New(t.Context(), &local.Options{StateDir: state})), backend.ErrInvalid)
 	}
 }
 

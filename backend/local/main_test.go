@@ -191,6 +191,9 @@ func newSpec() backend.Spec { return backendtest.Spec(instance, "host") }
 
 var must = checktest.Must
 
+// second returns the error of a call with two results.
+func second[T any](_ T, err error) error { return err }
+
 // lock acquires a lock, like a working process.
 func lock(t testing.TB, file string) (unlock func()) {
 	t.Helper()
