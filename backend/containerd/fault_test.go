@@ -107,7 +107,5 @@ func TestEngineFallsSilent(t *testing.T) {
 		t.Errorf("%d goroutines, %d before", after, before)
 	}
 	p.on(func(context.Context, string, bool) error { return nil })
-	if _, err := b.Get(t.Context(), info.ID); err != nil {
-		t.Errorf("Get when it is back: %v", err)
-	}
+	backendtest.Fails(t, "Get when it is back", second(b.Get(t.Context(), info.ID)), nil)
 }

@@ -135,9 +135,7 @@ func TestTryNetworkUntold(t *testing.T) {
 	addPolicy(t, ns, "trial", map[string]string{backend.LabelPrefix + "network": "open"}, networkingv1.NetworkPolicySpec{
 		PolicyTypes: both, Ingress: []networkingv1.NetworkPolicyIngressRule{{}}, Egress: []networkingv1.NetworkPolicyEgressRule{{}},
 	})
-	if _, err := b.TryNetwork(t.Context(), debianImage); err != nil {
-		t.Error(err)
-	}
+	backendtest.Fails(t, "TryNetwork", second(b.TryNetwork(t.Context(), debianImage)), nil)
 }
 
 // TestTryNetworkNotEnforced verifies that TryNetwork fails if an isolated pod reaches another pod.
@@ -177,9 +175,7 @@ func TestPolicyDeleted(t *testing.T) {
 		"Start":  func() error { return errors.Join(b.Stop(t.Context(), first.ID), b.Start(t.Context(), first.ID)) },
 	} {
 		must(t, policies.Delete(t.Context(), "workcell-none", metav1.DeleteOptions{}))
-		if err := makeOne(); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		must(t, makeOne())
 		if _, err := policies.Get(t.Context(), "workcell-none", metav1.GetOptions{}); err != nil {
 			t.Errorf("after %s: %v", name, err)
 		}

@@ -124,8 +124,7 @@ func TestSilentNode(t *testing.T) {
 			<-asked
 			cancel()
 		}()
-		_, err := b.Create(ctx, newSpec())
-		return err
+		return second(b.Create(ctx, newSpec()))
 	})
 	silent.Store(false)
 	backendtest.Dial(t, b, info.ID)

@@ -34,25 +34,32 @@ func image(t *testing.T, dir string, size int64) string {
 	return file
 }
 
+// taken creates a workspace with these files and a snapshot.
+func taken(t *testing.T, snapshot string, files ...string) *snapshots.Workspace {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "w")
+	w := &snapshots.Workspace{Dir: dir, Files: filepath.Join(dir, "files")}
+	tree(t, w.Files, files...)
+	_, err := w.Take(t.Context(), snapshot)
+	must(t, err)
+	return w
+}
+
 // TestUnfrozen verifies that neither a snapshot nor a rollback touches files while commands may write them.
 func TestUnfrozen(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	w := &snapshots.Workspace{Dir: dir, Files: filepath.Join(dir, "files")}
-	tree(t, w.Files, "f")
-	_, err := w.Take(t.Context(), "one")
-	must(t, err)
+	w := taken(t, "one", "f")
 	tree(t, w.Files, "later")
 	w.Processes = host.Processes{PID: os.Getpid()} // running, but without a control group
-	_, err = w.Take(t.Context(), "two")
+	_, err := w.Take(t.Context(), "two")
 	for what, err := range map[string]error{"Take": err, "Rollback": w.Rollback(t.Context(), "one")} {
 		if !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "systemd-run") {
 			t.Errorf("%s: %v, want ErrUnsupported with a remedy", what, err)
 		}
 	}
 	list, mechanism, err := w.List()
-	if err != nil || len(list) != 1 || mechanism != "" || snapshots.Busy(dir) {
-		t.Errorf("%v, %q, %v, busy: %v", list, mechanism, err, snapshots.Busy(dir))
+	if err != nil || len(list) != 1 || mechanism != "" || snapshots.Busy(w.Dir) {
+		t.Errorf("%v, %q, %v, busy: %v", list, mechanism, err, snapshots.Busy(w.Dir))
 	}
 	if _, err := os.Stat(filepath.Join(w.Files, "later")); err != nil {
 		t.Errorf("after a refused rollback: %v", err)
@@ -62,18 +69,14 @@ func TestUnfrozen(t *testing.T) {
 // TestInterruptedRollback verifies that a rollback is completed, however often an attempt fails.
 func TestInterruptedRollback(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	w := &snapshots.Workspace{Dir: dir, Files: filepath.Join(dir, "files")}
-	tree(t, w.Files, "f")
-	_, err := w.Take(t.Context(), "one")
-	must(t, err)
+	w := taken(t, "one", "f")
 	tree(t, w.Files, "later")
-	busy, record := filepath.Join(dir, "snapshots/.busy"), filepath.Join(dir, "snapshots/one/snapshot.json")
+	busy, record := filepath.Join(w.Dir, "snapshots/.busy"), filepath.Join(w.Dir, "snapshots/one/snapshot.json")
 	must(t, os.WriteFile(busy, []byte(`{"rollback":"one"}`), 0o600))
 	fails := func(what string, want error) {
 		t.Helper()
-		if err := w.Recover(t.Context()); !errors.Is(err, want) || !snapshots.Busy(dir) {
-			t.Errorf("%s: %v, want %v; busy: %v", what, err, want, snapshots.Busy(dir))
+		if err := w.Recover(t.Context()); !errors.Is(err, want) || !snapshots.Busy(w.Dir) {
+			t.Errorf("%s: %v, want %v; busy: %v", what, err, want, snapshots.Busy(w.Dir))
 		}
 	}
 	w.Processes = host.Processes{PID: 1 << 30}
@@ -85,8 +88,8 @@ func TestInterruptedRollback(t *testing.T) {
 	}
 	w.Processes = host.Processes{}
 	must(t, w.Recover(t.Context()))
-	if _, err := os.Stat(filepath.Join(w.Files, "later")); !os.IsNotExist(err) || snapshots.Busy(dir) {
-		t.Errorf("after a rollback: %v, busy: %v", err, snapshots.Busy(dir))
+	if _, err := os.Stat(filepath.Join(w.Files, "later")); !os.IsNotExist(err) || snapshots.Busy(w.Dir) {
+		t.Errorf("after a rollback: %v, busy: %v", err, snapshots.Busy(w.Dir))
 	}
 	must(t, os.WriteFile(busy, nil, 0o600)) // of a snapshot
 	must(t, w.Recover(t.Context()))
@@ -225,11 +228,7 @@ func TestCopiesOfEachOther(t *testing.T) {
 	defer cancel()
 	var both [2]*snapshots.Workspace
 	for i := range both {
-		dir := t.TempDir()
-		both[i] = &snapshots.Workspace{Dir: dir, Files: filepath.Join(dir, "files")}
-		tree(t, both[i].Files, "f")
-		_, err := both[i].Take(ctx, fmt.Sprint("of", i))
-		must(t, err)
+		both[i] = taken(t, fmt.Sprint("of", i), "f")
 	}
 	if err := both[0].Copy(ctx, both[0], "of0"); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("copy to the same workspace: %v", err)
@@ -254,15 +253,12 @@ func TestCopiesOfEachOther(t *testing.T) {
 func TestCopyHasItsOwnMechanism(t *testing.T) {
 	t.Parallel()
 	var all [2]*snapshots.Workspace
-	var want backend.Snapshot
 	for i := range all {
-		dir := t.TempDir()
-		all[i] = &snapshots.Workspace{Dir: dir, Files: filepath.Join(dir, "files")}
-		tree(t, all[i].Files, "f")
-		var err error
-		want, err = all[i].Take(t.Context(), "s")
-		must(t, err)
+		all[i] = taken(t, "s", "f")
 	}
+	made, _, err := all[1].List()
+	must(t, err)
+	want := made[0]
 	file := filepath.Join(all[0].Dir, "snapshots", "s", "snapshot.json")
 	text, err := os.ReadFile(file)
 	must(t, err)
@@ -282,18 +278,14 @@ func TestForkOfRemoved(t *testing.T) {
 		names = append(names, fmt.Sprint("f", i))
 	}
 	for range 10 {
-		dir, to := filepath.Join(t.TempDir(), "w"), t.TempDir()
-		w := &snapshots.Workspace{Dir: dir, Files: filepath.Join(dir, "files")}
-		tree(t, w.Files, names...)
-		_, err := w.Take(t.Context(), "s")
-		must(t, err)
+		w, to := taken(t, "s", names...), t.TempDir()
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if err := snapshots.Alone(t.Context(), dir, func() error { return os.RemoveAll(dir) }); err != nil {
+			if err := snapshots.Alone(t.Context(), w.Dir, func() error { return os.RemoveAll(w.Dir) }); err != nil {
 				t.Error(err)
 			}
 		})
-		_, err = w.Fork(t.Context(), "s", snapshots.Target{Files: to})
+		_, err := w.Fork(t.Context(), "s", snapshots.Target{Files: to})
 		wg.Wait()
 		if got, _ := os.ReadDir(to); err == nil && len(got) != len(names) || err != nil && !errors.Is(err, snapshots.ErrNone) {
 			t.Errorf("%d files of %d, %v", len(got), len(names), err)
