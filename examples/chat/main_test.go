@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // serving makes the test binary run as the program.
@@ -84,9 +86,7 @@ func start(t *testing.T, state, model string, args ...string) (*exec.Cmd, string
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() { // if the test did not stop it
 		if cmd.ProcessState == nil {
 			_ = cmd.Process.Kill()
@@ -94,9 +94,7 @@ func start(t *testing.T, state, model string, args ...string) (*exec.Cmd, string
 		}
 	})
 	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	return cmd, strings.TrimSpace(strings.TrimPrefix(line, "serving "))
 }
 
@@ -110,9 +108,7 @@ func say(t *testing.T, url, text, id string) (answer, conversation string) {
 func sayAs(t *testing.T, token, url, text, id string) (answer, conversation string) {
 	t.Helper()
 	resp, err := post(t, token, url, text, id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	defer resp.Body.Close()
 	var out struct {
 		Result struct {
@@ -139,13 +135,9 @@ func post(t *testing.T, token, url, text, id string) (*http.Response, error) {
 		turn["init"] = map[string]any{"sessionId": id}
 	}
 	body, err := json.Marshal(turn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
@@ -170,9 +162,7 @@ func TestChat(t *testing.T) {
 	if answer, other := say(t, url, "cat note", ""); strings.Contains(answer, "kept for later") || other == id {
 		t.Errorf("another conversation: %s", answer)
 	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, cmd.Process.Signal(syscall.SIGTERM))
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("the end of the program: %v", err)
 	}
@@ -189,16 +179,12 @@ func TestChat(t *testing.T) {
 func TestUsers(t *testing.T) {
 	dir := t.TempDir()
 	state, model, tokens := filepath.Join(dir, "state"), provider(t, nil), filepath.Join(dir, "tokens")
-	if err := os.WriteFile(tokens, []byte("secret-a ann\nsecret-b bob\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(tokens, []byte("secret-a ann\nsecret-b bob\n"), 0o600))
 	t.Cleanup(func() { removeAll(t, state, 4) })
 	_, url := start(t, state, model, "-tokens", tokens)
 	for _, token := range []string{"", "secret-c", "ann"} {
 		resp, err := post(t, token, url, "true", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		_ = resp.Body.Close()
 		if resp.StatusCode != http.StatusUnauthorized {
 			t.Errorf("token %q: status %d", token, resp.StatusCode)
@@ -255,9 +241,7 @@ func TestEnd(t *testing.T) {
 	end := func(signals int) error {
 		t.Helper()
 		for range signals {
-			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, cmd.Process.Signal(syscall.SIGTERM))
 			for { // until it has received the signal
 				conn, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/agents/chat"))
 				if err != nil {
@@ -328,9 +312,7 @@ func TestTooLarge(t *testing.T) {
 	for size, want := range map[int]int{maxBody: http.StatusOK, maxBody + 1: http.StatusRequestEntityTooLarge} {
 		body := struct{ io.Reader }{strings.NewReader(strings.Repeat("x", size))} // of unknown size
 		resp, err := http.Post(server.URL, "application/json", body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		_ = resp.Body.Close()
 		if resp.StatusCode != want {
 			t.Errorf("%d bytes: status %d", size, resp.StatusCode)
