@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestReadAccounts verifies that whatever an image has as /etc/passwd neither blocks nor leads out of the image.
@@ -41,9 +42,7 @@ func TestReadAccounts(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			root, err := os.OpenRoot(dir)
-			if err = errors.Join(err, os.Mkdir(filepath.Join(dir, "etc"), 0o700), test.make(filepath.Join(dir, "etc", "passwd"))); err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, errors.Join(err, os.Mkdir(filepath.Join(dir, "etc"), 0o700), test.make(filepath.Join(dir, "etc", "passwd"))))
 			defer root.Close()
 			got := kit.NoAccounts()
 			if test.want == "" {

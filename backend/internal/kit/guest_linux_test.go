@@ -12,6 +12,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
@@ -38,9 +39,7 @@ func TestInstallGuestWhileForking(t *testing.T) {
 	}
 	for range 50 {
 		dir := t.TempDir()
-		if err := kit.InstallGuest(filepath.Join(dir, "guest"), filepath.Join(dir, "new-"), guest, "amd64"); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, kit.InstallGuest(filepath.Join(dir, "guest"), filepath.Join(dir, "new-"), guest, "amd64"))
 		if err := exec.Command(filepath.Join(dir, "guest", filepath.Base(embed.Path))).Run(); err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestSizing verifies that the first result is cached, and that temporary errors are not.
@@ -57,9 +58,7 @@ func TestSizingWaits(t *testing.T) {
 		t.Errorf("during a hanging probe: %v, want %v", err, context.Canceled)
 	}
 	close(end)
-	if err := <-first; err != nil {
-		t.Error(err)
-	}
+	checktest.Must(t, <-first)
 	if got, err := s(t.Context()); got != backend.WorkspaceSized || err != nil {
 		t.Errorf("afterwards %q, %v", got, err)
 	}

@@ -129,9 +129,7 @@ func TestNothingHalf(t *testing.T) {
 	if err := sizedfs.Format(t.Context(), filepath.Join(dir, "image"), sizedfs.Spec{Bytes: 1 << 62, Files: 16}); err == nil {
 		t.Error("4 EiB were made")
 	}
-	if err := sizedfs.Probe(t.Context(), dir); err != nil {
-		t.Errorf("Probe: %v", err)
-	}
+	must(t, sizedfs.Probe(t.Context(), dir))
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
 		t.Errorf("left: %v, %v", names, err)
 	}
