@@ -107,9 +107,7 @@ func TestCloseWhileReopened(t *testing.T) {
 				} else {
 					e.setHooks(func(ctx context.Context, _ backend.Spec) error { return meanwhile(ctx) }, nil, nil)
 				}
-				if _, _, err := m.Open(t.Context(), key, req); !errors.Is(err, backend.ErrClosed) {
-					t.Errorf("Open = %v, want ErrClosed", err)
-				}
+				refuses(t, m, key, req, backend.ErrClosed)
 				must(t, <-closed)
 				e.setHooks(nil, nil, nil)
 				if e.count() != 0 || e.hasFiles(t, s.ID()) || m.Used() != 0 {
@@ -289,9 +287,7 @@ func TestCloseScope(t *testing.T) {
 			t.Errorf("an unfinished open = %v, want ErrClosed", err)
 		}
 	}
-	if _, _, err := m.Open(t.Context(), scope.Key("a"), testImage()); !errors.Is(err, backend.ErrClosed) {
-		t.Errorf("an open after the end = %v, want ErrClosed", err)
-	}
+	refuses(t, m, scope.Key("a"), testImage(), backend.ErrClosed)
 	if len(m.InScope(scope)) != 0 || e.count() != 2 || m.Used() != 2 {
 		t.Errorf("%d in scope, %d sandboxes, %d places", len(m.InScope(scope)), e.count(), m.Used())
 	}
@@ -369,9 +365,7 @@ func TestFailedRemovalIsRetried(t *testing.T) {
 	if err := s.Close(t.Context()); !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("Close = %v", err)
 	}
-	if _, _, err := m.Open(t.Context(), key, testImage()); !errors.Is(err, backend.ErrCapacity) {
-		t.Errorf("Open = %v: the sandbox still takes its place", err)
-	}
+	refuses(t, m, key, testImage(), backend.ErrCapacity)
 	if rec, err := store.Get(t.Context(), s.ID()); err != nil || rec.State != record.Removing {
 		t.Errorf("record %+v, %v", rec, err)
 	}
@@ -423,9 +417,7 @@ func TestManagerClose(t *testing.T) {
 	if e.count() != 0 {
 		t.Errorf("%d sandboxes left", e.count())
 	}
-	if _, _, err := m.Open(t.Context(), session.UserKey("x"), testImage()); !errors.Is(err, backend.ErrClosed) {
-		t.Errorf("Open = %v", err)
-	}
+	refuses(t, m, session.UserKey("x"), testImage(), backend.ErrClosed)
 	if _, err := m.Connect(t.Context(), s.ID()); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("Connect = %v", err)
 	}

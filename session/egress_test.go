@@ -58,9 +58,7 @@ func TestEgress(t *testing.T) {
 	key, req := session.UserKey("lab"), session.Request{Image: "test:1", Egress: sandbox.Egress{Allow: []string{"a.example"}}}
 
 	without := newManager(t, e, shared())
-	if _, _, err := without.Open(t.Context(), key, req); !errors.Is(err, backend.ErrUnsupported) {
-		t.Errorf("without a gateway: %v", err)
-	}
+	refuses(t, without, key, req, backend.ErrUnsupported)
 	first := newManager(t, e, &with)
 	for _, bad := range []session.Request{
 		{Image: "test:1", Egress: sandbox.Egress{Allow: []string{"https://a.example"}}},

@@ -31,6 +31,14 @@ func mustOpen(t testing.TB, m *session.Manager, key session.Key) *session.Sessio
 	return openAs(t, m, key, testImage())
 }
 
+// refuses verifies that a key cannot be opened, and the error.
+func refuses(t testing.TB, m *session.Manager, key session.Key, req session.Request, want error) {
+	t.Helper()
+	if _, _, err := m.Open(t.Context(), key, req); !errors.Is(err, want) {
+		t.Errorf("Open(%s, %s) = %v, want %v", key, req.Image, err, want)
+	}
+}
+
 // openAs opens a key with a request and fails the test on an error.
 func openAs(t testing.TB, m *session.Manager, key session.Key, req session.Request) *session.Session {
 	t.Helper()
@@ -203,9 +211,7 @@ func TestFailedOpens(t *testing.T) {
 		}
 	}
 	e.setHooks(nil, nil, func(context.Context, string) error { return backend.ErrUnavailable })
-	if _, _, err := m.Open(t.Context(), key, testImage()); !errors.Is(err, backend.ErrUnavailable) {
-		t.Errorf("Open without a stream = %v", err)
-	}
+	refuses(t, m, key, testImage(), backend.ErrUnavailable)
 	e.setHooks(nil, nil, nil)
 	if e.count() != 0 || m.Used() != 0 {
 		t.Errorf("%d sandboxes and %d places are left", e.count(), m.Used())
@@ -295,9 +301,7 @@ func TestCeiling(t *testing.T) {
 		t.Errorf("below the ceiling: %v", err)
 	}
 	low.Limits.PIDs = -1
-	if _, _, err := m.Open(t.Context(), key, low); !errors.Is(err, backend.ErrInvalid) {
-		t.Errorf("a negative limit: %v", err)
-	}
+	refuses(t, m, key, low, backend.ErrInvalid)
 }
 
 func TestRequestHash(t *testing.T) {
@@ -354,14 +358,10 @@ func TestCapacity(t *testing.T) {
 		}
 	}
 	e.setHooks(func(context.Context, backend.Spec) error { return backend.ErrImage }, nil, nil)
-	if _, _, err := m.Open(t.Context(), session.UserKey("a"), testImage()); !errors.Is(err, backend.ErrImage) {
-		t.Error(err)
-	}
+	refuses(t, m, session.UserKey("a"), testImage(), backend.ErrImage)
 	e.setHooks(nil, nil, nil)
 	mustOpen(t, m, session.UserKey("b"))
-	if _, _, err := m.Open(t.Context(), session.UserKey("c"), testImage()); !errors.Is(err, backend.ErrCapacity) {
-		t.Errorf("one too many: %v", err)
-	}
+	refuses(t, m, session.UserKey("c"), testImage(), backend.ErrCapacity)
 }
 
 // mustList lists the sandboxes of a manager.
@@ -409,9 +409,7 @@ func TestPrepareThatFailsLeavesNothing(t *testing.T) {
 	req := testImage()
 	req.Prepare = func(context.Context, *session.Session) error { return broken }
 	key := session.WorkflowKey("run_1", "default")
-	if _, _, err := m.Open(t.Context(), key, req); !errors.Is(err, broken) {
-		t.Errorf("error = %v, want %v", err, broken)
-	}
+	refuses(t, m, key, req, broken)
 	eventually(t, "the sandbox is removed", func() bool { return e.count() == 0 })
 	mustOpen(t, m, key) // the key is free again
 }
@@ -447,9 +445,7 @@ func TestLostWhilePrepared(t *testing.T) {
 				eventually(t, "it is lost", func() bool { return s.Info().State == session.StateLost })
 				return failure
 			}
-			if _, _, err := m.Open(t.Context(), runKey, req); !errors.Is(err, backend.ErrLost) {
-				t.Errorf("Open = %v, want ErrLost", err)
-			}
+			refuses(t, m, runKey, req, backend.ErrLost)
 			if most := map[error]int64{nil: 1, backend.ErrLost: 0}[failure]; e.hasFiles(t, id) || store.ready.Load() > most {
 				t.Errorf("its files are left: %v; it was ready %d times", e.hasFiles(t, id), store.ready.Load())
 			}
@@ -470,9 +466,7 @@ func TestLostWhileAdopted(t *testing.T) {
 		eventually(t, "it is lost", func() bool { return s.Info().State == session.StateLost })
 		return nil
 	}
-	if _, _, err := m.Open(t.Context(), key, req); !errors.Is(err, backend.ErrLost) {
-		t.Fatalf("Open = %v, want ErrLost", err)
-	}
+	refuses(t, m, key, req, backend.ErrLost)
 	reopen(t, m, key, testImage(), s.ID())
 }
 

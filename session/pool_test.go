@@ -353,7 +353,5 @@ func TestEnvironments(t *testing.T) {
 	e.remove(s.Info().EngineID)
 	other := shared()
 	other.Store = opts.Store
-	if _, _, err := newManager(t, e, other).Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs}); !errors.Is(err, backend.ErrUnsupported) {
-		t.Errorf("without a builder: %v, want ErrUnsupported", err)
-	}
+	refuses(t, newManager(t, e, other), key, session.Request{Image: "test:1", Mode: session.OpenAsIs}, backend.ErrUnsupported)
 }

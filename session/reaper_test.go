@@ -222,9 +222,7 @@ func TestLateCreation(t *testing.T) {
 		asked = spec
 		return backend.ErrUnavailable
 	}, nil, nil)
-	if _, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "default"), testImage()); !errors.Is(err, backend.ErrUnavailable) {
-		t.Fatalf("Open = %v, want ErrUnavailable", err)
-	}
+	refuses(t, m, session.WorkflowKey("run_1", "default"), testImage(), backend.ErrUnavailable)
 	m.Reap(t.Context())
 	e.setHooks(nil, nil, nil)
 	_, err := e.Create(t.Context(), asked)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,9 +39,7 @@ func TestBrokenRebuild(t *testing.T) {
 				}
 				return nil
 			}, nil)
-			if _, _, err := m.Open(t.Context(), key, session.Request{Image: "test:2", Mode: session.OpenRebuild}); !errors.Is(err, backend.ErrUnavailable) {
-				t.Fatalf("Open = %v, want ErrUnavailable", err)
-			}
+			refuses(t, m, key, session.Request{Image: "test:2", Mode: session.OpenRebuild}, backend.ErrUnavailable)
 			e.setHooks(nil, nil, nil)
 			if before {
 				if rec := recordOf(t, opts.Store, s.ID()); rec.State != record.Ready || rec.KeepWorkspace || rec.Owner != "" || rec.Expires.IsZero() {
@@ -201,11 +200,14 @@ func TestBusySandboxIsNotStopped(t *testing.T) {
 }
 
 // TestStoppedWhileConnecting verifies that Connect starts a sandbox again if a sweep stops it between lookup and
-// connection.
+// connection. Then the sandbox is no longer recorded as lost.
 func TestStoppedWhileConnecting(t *testing.T) {
 	t.Parallel()
 	e, opts := newEngine(t), shared()
 	s := left(t, e, opts, session.UserKey("lab"), record.IdleStop)
+	rec := recordOf(t, opts.Store, s.ID())
+	rec.KeepWorkspace, rec.Reason = true, "engine lost"
+	must(t, opts.Store.Update(t.Context(), rec))
 	var stop sync.Once
 	e.setHooks(nil, nil, func(ctx context.Context, id string) (err error) {
 		stop.Do(func() {
@@ -218,29 +220,24 @@ func TestStoppedWhileConnecting(t *testing.T) {
 	must(t, err)
 	wantOutput(t, v, "cat file", "kept\n")
 	must(t, v.Close(t.Context()))
-}
-
-// slow is an engine that calls after at the end of each creation.
-type slow struct {
-	*engine
-	after func()
-}
-
-func (e *slow) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
-	info, err := e.engine.Create(ctx, spec)
-	e.after()
-	return info, err
+	if rec = recordOf(t, opts.Store, s.ID()); rec.KeepWorkspace || rec.Reason != "" {
+		t.Errorf("a running sandbox is recorded as lost: %+v", rec)
+	}
 }
 
 // TestSlowRebuild verifies that the manager's sweep does not remove the test sandbox of a rebuild.
 func TestSlowRebuild(t *testing.T) {
 	t.Parallel()
-	key, e, opts := session.UserKey("lab"), &slow{engine: newEngine(t)}, shared()
-	s := left(t, e.engine, opts, key, "")
+	key, e, opts := session.UserKey("lab"), newEngine(t), shared()
+	s := left(t, e, opts, key, "")
 	m, clock := newTimed(t, e, opts)
-	e.after = func() {
-		clock.add(3 * time.Minute)
-		m.Reap(t.Context())
-	}
+	var swept atomic.Bool
+	e.setHooks(nil, nil, func(context.Context, string) error {
+		if swept.CompareAndSwap(false, true) {
+			clock.add(3 * time.Minute)
+			m.Reap(t.Context())
+		}
+		return nil
+	})
 	reopen(t, m, key, session.Request{Image: "test:2", Mode: session.OpenRebuild}, s.ID())
 }

@@ -105,9 +105,7 @@ func TestRecords(t *testing.T) {
 		t.Errorf("closed: %+v, %v", rec, err)
 	}
 	e.setHooks(func(context.Context, backend.Spec) error { return backend.ErrImage }, nil, nil)
-	if _, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "other"), testImage()); !errors.Is(err, backend.ErrImage) {
-		t.Errorf("Open = %v", err)
-	}
+	refuses(t, m, session.WorkflowKey("run_1", "other"), testImage(), backend.ErrImage)
 	if recs, err := store.List(t.Context()); err != nil || len(recs) != 1 {
 		t.Errorf("a sandbox that was never made has a record: %+v, %v", recs, err)
 	}
@@ -197,16 +195,12 @@ func TestOwnerLost(t *testing.T) {
 	removed := mustOpen(t, m, session.UserKey("lab"))
 	store.dead.Store(true)
 	for _, key := range []session.Key{session.UserKey("other"), session.WorkflowKey("run_1", "default")} {
-		if _, _, err := m.Open(t.Context(), key, testImage()); !errors.Is(err, record.ErrOwnerLost) {
-			t.Errorf("Open = %v", err)
-		}
+		refuses(t, m, key, testImage(), record.ErrOwnerLost)
 	}
 	if err := removed.Close(t.Context()); !errors.Is(err, backend.ErrExists) || e.count() != 1 {
 		t.Errorf("Close = %v, %d sandboxes left", err, e.count())
 	}
-	if _, _, err := m.Open(t.Context(), removed.Key(), testImage()); !errors.Is(err, record.ErrOwnerLost) {
-		t.Errorf("Open of the remaining sandbox = %v", err)
-	}
+	refuses(t, m, removed.Key(), testImage(), record.ErrOwnerLost)
 	store.dead.Store(false)
 	m.Reap(t.Context())
 	if rec := recordOf(t, store, removed.ID()); rec.State != record.Closed || e.count() != 0 {

@@ -423,20 +423,3 @@ func lost(t *testing.T, e *engine, m *session.Manager, opts *session.Options, ke
 	})
 	return s
 }
-
-// TestConnectToLost verifies that a lost sandbox is no longer recorded as lost after Connect has started it.
-func TestConnectToLost(t *testing.T) {
-	t.Parallel()
-	e, opts := newEngine(t), shared()
-	s := left(t, e, opts, session.UserKey("lab"), record.IdleRemove)
-	rec := recordOf(t, opts.Store, s.ID())
-	rec.KeepWorkspace, rec.Reason = true, "engine lost"
-	must(t, opts.Store.Update(t.Context(), rec))
-	e.murder(s.Info().EngineID)
-	v, err := newManager(t, e, opts).Connect(t.Context(), s.ID())
-	must(t, err)
-	must(t, v.Close(t.Context()))
-	if rec = recordOf(t, opts.Store, s.ID()); rec.KeepWorkspace || rec.Reason != "" {
-		t.Errorf("record %+v", rec)
-	}
-}
