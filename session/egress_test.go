@@ -92,10 +92,7 @@ func TestEgress(t *testing.T) {
 	}
 	other := own
 	other.Egress = sandbox.Egress{Allow: []string{"b.example"}}
-	var conflict *session.ConflictError
-	if _, _, err := first.Open(t.Context(), key, other); !errors.As(err, &conflict) || !slices.Equal(conflict.Fields, []string{"network"}) {
-		t.Errorf("another list: %v", err)
-	}
+	differs(t, first, key, other, "network")
 	must(t, first.Detach(t.Context()))
 
 	second := newManager(t, e, &with)

@@ -39,6 +39,16 @@ func refuses(t testing.TB, m *session.Manager, key session.Key, req session.Requ
 	}
 }
 
+// differs verifies that a key cannot be opened, because its sandbox differs from the request in the specified fields.
+func differs(t testing.TB, m *session.Manager, key session.Key, req session.Request, fields ...string) {
+	t.Helper()
+	var conflict *session.ConflictError
+	_, _, err := m.Open(t.Context(), key, req)
+	if !errors.As(err, &conflict) || !slices.Equal(slices.Sorted(slices.Values(conflict.Fields)), fields) {
+		t.Errorf("Open(%s, %s) = %v, want a ConflictError about %q", key, req.Image, err, fields)
+	}
+}
+
 // openAs opens a key with a request and fails the test on an error.
 func openAs(t testing.TB, m *session.Manager, key session.Key, req session.Request) *session.Session {
 	t.Helper()
@@ -268,10 +278,7 @@ func TestReopen(t *testing.T) {
 		return session.Request{Image: "test:1", Env: map[string]string{"A": value}, User: "1000", IdleTimeout: time.Minute}
 	}
 	s := openAs(t, m, key, with("1"))
-	var conflict *session.ConflictError
-	if _, _, err := m.Open(t.Context(), key, with("2")); !errors.As(err, &conflict) || !slices.Equal(conflict.Fields, []string{"env"}) {
-		t.Errorf("Open with another value = %v, want a ConflictError", err)
-	}
+	differs(t, m, key, with("2"), "env")
 	same := with("1")
 	same.User, same.Network, same.IdleTimeout, same.ExecTimeout = "1000:1000", backend.NetworkNone, time.Hour, time.Minute
 	if again, created, err := m.Open(t.Context(), key, same); err != nil || created || again != s || s.Info().IdleTimeout != time.Hour {

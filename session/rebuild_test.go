@@ -152,10 +152,7 @@ func TestDurableRequests(t *testing.T) {
 		}
 	}
 	mustOpen(t, m, session.UserKey("lab"))
-	var conflict *session.ConflictError
-	if _, _, err := m.Open(t.Context(), session.UserKey("lab"), stop); !errors.As(err, &conflict) || conflict.Fields[0] != "idle policy" {
-		t.Errorf("another policy: %v, want a ConflictError", err)
-	}
+	differs(t, m, session.UserKey("lab"), stop, "idle policy")
 }
 
 // TestBusySandboxIsNotStopped verifies that neither the owner nor a sweep stops a sandbox in which a command is
