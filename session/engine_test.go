@@ -353,5 +353,13 @@ func (e *engine) Capabilities() backend.Capabilities {
 
 func (e *engine) Close() error { return nil }
 
+// holds verifies the number of existing sandboxes.
+func (e *engine) holds(t testing.TB, want int) {
+	t.Helper()
+	if got := e.count(); got != want {
+		t.Errorf("%d sandboxes exist, want %d", got, want)
+	}
+}
+
 // count returns the number of existing sandboxes.
 func (e *engine) count() int { return len(e.all()) }

@@ -128,9 +128,7 @@ func TestJoinScope(t *testing.T) {
 	unaware := make(chan struct{}) // until then, other managers must not notice the removal
 	e.setHooks(nil, nil, func(context.Context, string) error { <-unaware; return nil })
 	must(t, newManager(t, e, opts).CloseScope(t.Context(), scope)) // a manager that has joined no sandbox
-	if e.count() != 1 {
-		t.Errorf("%d sandboxes are left, want the sandbox of another scope", e.count())
-	}
+	e.holds(t, 1)
 	joins()
 	close(unaware)
 	output(t, other, "true")
@@ -157,15 +155,11 @@ func TestJoinIdle(t *testing.T) {
 		output(t, b, "true")
 		first.Reap(t.Context())
 	}
-	if e.count() != 1 {
-		t.Fatal("it was removed while another process used it")
-	}
+	e.holds(t, 1)
 	passed.Add(int64(11 * time.Minute))
 	second.Reap(t.Context())
 	first.Reap(t.Context())
-	if e.count() != 0 {
-		t.Error("the unused sandbox still exists")
-	}
+	e.holds(t, 0)
 }
 
 // doorman is a gateway that sends its name to each client.

@@ -539,7 +539,5 @@ func TestRemovedWhileOpened(t *testing.T) {
 	if !errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrNotFound) || !strings.Contains(err.Error(), "it was removed while it was being created") {
 		t.Errorf("Open: %v, want ErrLost", err)
 	}
-	if e.count() != 0 {
-		t.Errorf("%d sandboxes are left", e.count())
-	}
+	e.holds(t, 0)
 }

@@ -254,9 +254,7 @@ func TestPoolWithoutStore(t *testing.T) {
 	second := newManager(t, e, next)
 	newClock(second).add(time.Hour)
 	second.Reap(t.Context())
-	if n := e.count(); n != 2 {
-		t.Fatalf("%d sandboxes of a living process are left", n)
-	}
+	e.holds(t, 2)
 	first.Die()
 	eventually(t, "they go", func() bool { second.Reap(t.Context()); return e.count() == 0 })
 }

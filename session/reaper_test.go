@@ -59,9 +59,7 @@ func TestIdleSessionsAreReaped(t *testing.T) {
 	never := openAs(t, m, session.WorkflowKey("run_1", "never"), session.Request{Image: "test:1", IdleTimeout: -1})
 	clock.add(9 * time.Minute)
 	m.Reap(t.Context())
-	if e.count() != 4 {
-		t.Fatalf("%d sandboxes after 9 minutes, want 4", e.count())
-	}
+	e.holds(t, 4)
 	output(t, used, "true")
 	touched.Touch()
 	clock.add(2 * time.Minute)
@@ -228,9 +226,7 @@ func TestLateCreation(t *testing.T) {
 	_, err := e.Create(t.Context(), asked)
 	must(t, err)
 	m.Reap(t.Context())
-	if n := e.count(); n != 0 {
-		t.Errorf("%d sandboxes are left of a creation that was given up", n)
-	}
+	e.holds(t, 0)
 }
 
 // setClock returns a time as after a change of the system clock: the wall time differs, but the monotonic reading does
@@ -275,7 +271,5 @@ func TestClockJumps(t *testing.T) {
 	for _, m := range managers {
 		m.Reap(t.Context())
 	}
-	if e.count() != 0 {
-		t.Errorf("%d sandboxes are left after 11 idle minutes", e.count())
-	}
+	e.holds(t, 0)
 }

@@ -81,9 +81,7 @@ func TestAdopt(t *testing.T) {
 		t.Errorf("record %+v, %v", rec, err)
 	}
 	must(t, second.CloseScope(t.Context(), key.Scope()))
-	if e.count() != 0 {
-		t.Errorf("%d sandboxes are left", e.count())
-	}
+	e.holds(t, 0)
 }
 
 // TestHandover verifies that Open waits for a named sandbox that another process has only for a moment.
@@ -275,23 +273,17 @@ func orphaned(t *testing.T, key session.Key) {
 	second, clock := newTimed(t, e, opts)
 	clock.add(9 * time.Minute)
 	second.Reap(t.Context())
-	if e.count() != 1 {
-		t.Fatal("the sandbox of an agent that lives is gone")
-	}
+	e.holds(t, 1)
 	first.Die()
 	secondary, err := second.Connect(t.Context(), s.ID())
 	must(t, err)
 	clock.add(time.Minute)
 	second.Reap(t.Context())
-	if e.count() != 1 {
-		t.Fatal("a sandbox was removed while another process used it")
-	}
+	e.holds(t, 1)
 	must(t, secondary.Close(t.Context()))
 	clock.add(3 * time.Minute)
 	second.Reap(t.Context())
-	if e.count() != 0 {
-		t.Error("the sandbox of a dead agent exists")
-	}
+	e.holds(t, 0)
 	if rec, err := opts.Store.Get(t.Context(), s.ID()); err != nil || rec.State != record.Closed {
 		t.Errorf("record %+v, %v", rec, err)
 	}
@@ -307,9 +299,7 @@ func TestSweepNeedsACommonStore(t *testing.T) {
 	second := newManager(t, e, opts)
 	newClock(second).add(1000 * time.Hour)
 	second.Reap(t.Context())
-	if e.count() != 1 {
-		t.Error("a living process's sandbox was removed")
-	}
+	e.holds(t, 1)
 }
 
 // TestDeathWhileOpening simulates the death of a process at every step of an open. It verifies that the next process
@@ -328,9 +318,7 @@ func TestDeathWhileOpening(t *testing.T) {
 				t.Fatalf("Open = %v, %v, %v", s, created, err)
 			}
 			m.Reap(t.Context())
-			if e.count() != 1 {
-				t.Errorf("%d sandboxes, want 1", e.count())
-			}
+			e.holds(t, 1)
 		})
 	}
 }
