@@ -12,6 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
+var Bar = bar
+
 // SetAway replaces awayTime.
 func (o *Options) SetAway(d time.Duration) { o.away = d }
 

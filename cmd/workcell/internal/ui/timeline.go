@@ -214,10 +214,13 @@ func (t *timeline) place(h head) {
 	whole := max(end.Sub(start), time.Millisecond)
 	for i := range t.Rows {
 		r := &t.Rows[i]
-		r.X, r.W = min(int(width*r.Start.Sub(start)/whole), width-minBar), max(int(width*r.Took/whole), minBar)
+		r.X, r.W = min(bar(r.Start.Sub(start), whole), width-minBar), max(bar(r.Took, whole), minBar)
 	}
 	t.Ticks = []string{"0", took(whole / 4), took(whole / 2), took(whole * 3 / 4)}
 }
+
+// bar returns the width of a part. A product of integers would overflow after 106 days.
+func bar(part, whole time.Duration) int { return int(width * (part.Seconds() / whole.Seconds())) }
 
 // choose selects a row and fills the pane.
 func (t *timeline) choose(h head, at string) {

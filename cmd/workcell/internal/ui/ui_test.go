@@ -570,6 +570,15 @@ func TestTimelineFolds(t *testing.T) {
 	}
 }
 
+// TestLongRun verifies that the bars of a run of many months have their places.
+func TestLongRun(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	if got := ui.Bar(150*day, 300*day); got != 500 {
+		t.Errorf("half of the run is %d of 1000", got)
+	}
+}
+
 // TestApply verifies that the preview of the changes shows the effect of applying them, a changed file is left
 // alone, and applying twice has no effect.
 func TestApply(t *testing.T) {
