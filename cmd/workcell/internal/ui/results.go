@@ -54,21 +54,16 @@ type diffLine struct {
 	Before, Mid, After string
 }
 
-func (s *Server) changes(w http.ResponseWriter, r *http.Request) error {
-	body, err := s.changesOf(r)
-	if err != nil {
-		return err
-	}
-	return s.render(w, r, http.StatusOK, "changes", runPage(body.head, body))
+func (s *Server) changes(w http.ResponseWriter, r *http.Request, h head) error {
+	return s.render(w, r, http.StatusOK, "changes", runPage(h, s.changesOf(r, h)))
 }
 
-func (s *Server) changesOf(r *http.Request) (body changesPage, err error) {
-	if body.head, err = s.runHead(r, "changes"); err != nil {
-		return body, err
-	}
+func (s *Server) changesOf(r *http.Request, h head) (body changesPage) {
+	var err error
+	body.head = h
 	if body.Changes, err = s.opts.App.RunChanges(r.Context(), body.ID); err != nil {
 		body.None = err.Error()
-		return body, nil
+		return body
 	}
 	body.Stat, body.Filter = body.Patch.Stat(), r.FormValue("filter")
 	chosen, err := strconv.Atoi(r.FormValue("file"))
@@ -85,7 +80,7 @@ func (s *Server) changesOf(r *http.Request) (body changesPage, err error) {
 			body.Files = append(body.Files, f)
 		}
 	}
-	return body, nil
+	return body
 }
 
 func size(e *patch.Entry) int {
@@ -182,25 +177,22 @@ func (s *Server) patch(w http.ResponseWriter, r *http.Request) error {
 }
 
 // applyPreview shows what applying the changes would do.
-func (s *Server) applyPreview(w http.ResponseWriter, r *http.Request) error {
-	return s.applied(w, r, (*patch.Patch).Check)
+func (s *Server) applyPreview(w http.ResponseWriter, r *http.Request, h head) error {
+	return s.applied(w, r, h, (*patch.Patch).Check)
 }
 
 // apply applies the changes to the run's source directory.
-func (s *Server) apply(w http.ResponseWriter, r *http.Request) error {
-	if err := note(r, r.PathValue("run")); err != nil {
+func (s *Server) apply(w http.ResponseWriter, r *http.Request, h head) error {
+	if err := note(r, h.ID); err != nil {
 		return err
 	}
-	return s.applied(w, r, (*patch.Patch).Apply)
+	return s.applied(w, r, h, (*patch.Patch).Apply)
 }
 
 func (s *Server) applied(
-	w http.ResponseWriter, r *http.Request, do func(*patch.Patch, string) (patch.Result, error),
+	w http.ResponseWriter, r *http.Request, h head, do func(*patch.Patch, string) (patch.Result, error),
 ) error {
-	body, err := s.changesOf(r)
-	if err != nil {
-		return err
-	}
+	body := s.changesOf(r, h)
 	if body.None != "" || body.Dir == "" {
 		err := fmt.Errorf("the changes of run %s cannot be applied here", body.ID)
 		return app.Fail(app.ExitConflict, err, "run `workcell runs apply "+body.ID+" DIR`")
@@ -221,11 +213,7 @@ type filesPage struct {
 	File  *fileView
 }
 
-func (s *Server) files(w http.ResponseWriter, r *http.Request) error {
-	h, err := s.runHead(r, "files")
-	if err != nil {
-		return err
-	}
+func (s *Server) files(w http.ResponseWriter, r *http.Request, h head) error {
 	body := filesPage{head: h}
 	_, made, err := s.opts.App.OpenResults(r.Context(), h.ID)
 	if err != nil {

@@ -78,14 +78,19 @@ func (h head) Shown() string {
 // Live reports whether the run's process is running.
 func (h head) Live() bool { return h.State == app.RunRunning }
 
-// runHead returns the top of a run's page.
-func (s *Server) runHead(r *http.Request, tab string) (head, error) {
-	detail, err := s.opts.App.ShowRun(r.Context(), s.opts.Journal, r.PathValue("run"))
-	h := head{RunDetail: detail, Tab: tab, Now: time.Now(), questions: questions{Done: s.done(r), Back: true}}
-	if err == nil && h.Finished.IsZero() {
-		h.Open, err = s.questions(r.Context(), h.ID)
+// ofRun returns the handler of a run's page.
+func (s *Server) ofRun(tab string, serve func(http.ResponseWriter, *http.Request, head) error) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		detail, err := s.opts.App.ShowRun(r.Context(), s.opts.Journal, r.PathValue("run"))
+		h := head{RunDetail: detail, Tab: tab, Now: time.Now(), questions: questions{Done: s.done(r), Back: true}}
+		if err == nil && h.Finished.IsZero() {
+			h.Open, err = s.questions(r.Context(), h.ID)
+		}
+		if err != nil {
+			return err
+		}
+		return serve(w, r, h)
 	}
-	return h, err
 }
 
 // runPage returns the layout's data for a page of a run.
@@ -106,11 +111,7 @@ type timelinePage struct {
 	Input   any
 }
 
-func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
-	h, err := s.runHead(r, "timeline")
-	if err != nil {
-		return err
-	}
+func (s *Server) run(w http.ResponseWriter, r *http.Request, h head) error {
 	q := r.URL.Query()
 	body := timelinePage{head: h, All: q.Get("all") != ""}
 	traces, why := s.traces(h)
@@ -177,11 +178,7 @@ type journalPage struct {
 	Next int64 // From of the next page, or zero
 }
 
-func (s *Server) journal(w http.ResponseWriter, r *http.Request) error {
-	h, err := s.runHead(r, "journal")
-	if err != nil {
-		return err
-	}
+func (s *Server) journal(w http.ResponseWriter, r *http.Request, h head) error {
 	body := journalPage{head: h}
 	body.From, _ = strconv.ParseInt(r.URL.Query().Get("from"), 10, 64) // anything else means the start
 	for _, e := range h.Entries {
@@ -197,11 +194,7 @@ func (s *Server) journal(w http.ResponseWriter, r *http.Request) error {
 }
 
 // rawStep downloads a field of an entry: the output, or one stream of a command.
-func (s *Server) rawStep(w http.ResponseWriter, r *http.Request) error {
-	h, err := s.runHead(r, "")
-	if err != nil {
-		return err
-	}
+func (s *Server) rawStep(w http.ResponseWriter, r *http.Request, h head) error {
 	field := r.PathValue("field")
 	for _, e := range h.Entries {
 		if strconv.FormatInt(e.Seq, 10) == r.PathValue("seq") && e.Has {

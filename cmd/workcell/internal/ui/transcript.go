@@ -38,11 +38,7 @@ type said struct {
 	Last bool   // Head of the last turn
 }
 
-func (s *Server) transcript(w http.ResponseWriter, r *http.Request) error {
-	h, err := s.runHead(r, "")
-	if err != nil {
-		return err
-	}
+func (s *Server) transcript(w http.ResponseWriter, r *http.Request, h head) error {
 	q := r.URL.Query()
 	body := transcriptPage{head: h, At: q.Get("at")}
 	steps := slices.DeleteFunc(h.Steps(), func(st app.StepView) bool { return st.Entry.Agent == "" })
