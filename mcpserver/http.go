@@ -72,9 +72,7 @@ type HTTPOptions struct {
 
 // completed returns opts with defaults filled in. opts may be nil.
 func completed(opts *HTTPOptions) (o HTTPOptions, err error) {
-	if opts != nil {
-		o = *opts
-	}
+	o = *cmp.Or(opts, &HTTPOptions{})
 	err = errors.Join(
 		fill("MaxConns", &o.MaxConns, DefaultMaxConns), fill("MaxSessions", &o.MaxSessions, 512),
 		fill("MaxOwnerSessions", &o.MaxOwnerSessions, 128), fill("MaxRequests", &o.MaxRequests, 64),

@@ -102,10 +102,7 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 	if m == nil {
 		return nil, errors.New("mcpserver: no session manager")
 	}
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &Options{})
 	if err := o.complete(); err != nil {
 		return nil, err
 	}

@@ -45,9 +45,7 @@ type Policy struct {
 // for a policy pattern without possible matches, and for a limit out of range.
 func New(o *Options, sources ...Source) (*Registry, error) {
 	r := &Registry{sources: slices.Clone(sources)}
-	if o != nil {
-		r.o = *o
-	}
+	r.o = *cmp.Or(o, &Options{})
 	r.o.Log = cmp.Or(r.o.Log, slog.Default())
 	r.o.TracerProvider = cmp.Or(r.o.TracerProvider, otel.GetTracerProvider())
 	for _, p := range slices.Concat(r.o.Policy.Deny, r.o.Policy.Ask) {

@@ -60,9 +60,7 @@ type Proxy struct {
 // New returns a proxy for providers.
 func New(providers []Provider, opts *Options) (*Proxy, error) {
 	p := &Proxy{providers: map[string]Provider{}, leases: map[string]*Lease{}}
-	if opts != nil {
-		p.o = *opts
-	}
+	p.o = *cmp.Or(opts, &Options{})
 	p.o.Log = cmp.Or(p.o.Log, slog.Default())
 	p.o.TracerProvider = cmp.Or(p.o.TracerProvider, otel.GetTracerProvider())
 	if p.o.Prices == nil {

@@ -83,9 +83,7 @@ type service struct {
 // New returns a gateway. Nil options are defaults.
 func New(list []Service, o *Options) (*Gateway, error) {
 	g := &Gateway{services: map[string]service{}}
-	if o != nil {
-		g.o = *o
-	}
+	g.o = *cmp.Or(o, &Options{})
 	l := &g.o.Limits
 	l.RequestBytes, l.AnswerBytes = cmp.Or(l.RequestBytes, 32<<20), cmp.Or(l.AnswerBytes, 256<<20)
 	l.PerSecond, l.Concurrent, l.Time = cmp.Or(l.PerSecond, 100), cmp.Or(l.Concurrent, 16), cmp.Or(l.Time, 5*time.Minute)
