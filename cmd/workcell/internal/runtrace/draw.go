@@ -177,7 +177,7 @@ func (t *Trace) SVG(w io.Writer, title string, o Options) error {
 	t.each(func(s *Span, last []bool) {
 		x := float64(label) + max(0, float64(s.Start.Sub(start))/float64(took)*bar)
 		length := max(1.5, float64(s.End.Sub(s.Start))/float64(took)*bar)
-		indent := 14 * (len(last) - 1)
+		indent := 14 * min(len(last)-1, 20) // the label needs space
 		_, color := s.colors()
 		text := sanitize.Cut(s.label(), int(float64(label-indent-30)/letter))
 		fmt.Fprintf(&body, `<rect x="%d" y="%d" width="3" height="12" fill="%s"/><text x="%d" y="%d">%s</text>`, 12+indent,

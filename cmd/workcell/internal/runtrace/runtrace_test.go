@@ -166,6 +166,11 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte(line(span("0000000000000001", "", "a\x1b[2J"), span("0000000000000002", "0000000000000001", "chat"))))
 	f.Add([]byte(line(span("0000000000000001", "0000000000000002", "a"), span("0000000000000002", "0000000000000001", "b"))))
 	f.Add([]byte(line(span("0000000000000001", "0000000000000001", "self"), span("0000000000000001", "", "twice"))))
+	var deep []string
+	for i := range 60 {
+		deep = append(deep, span(fmt.Sprintf("%016x", i+1), fmt.Sprintf("%016x", i), "deep"))
+	}
+	f.Add([]byte(line(deep...)))
 	f.Add([]byte("{}\n{\"resourceSpans\":[{}]}\nx"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		traces, err := Read(bytes.NewReader(raw))
