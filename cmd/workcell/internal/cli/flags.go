@@ -104,8 +104,10 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	if groups&AuditFlags != 0 {
 		f.StringVar(&a.Options.Audit, "audit", "",
 			"append a JSON line to `FILE` for each event in docs/operations/audit-log.md; fail if FILE cannot be written")
-		f.BoolVar(&a.Options.AuditHash, "audit-hash", false,
-			"with --audit, record SHA-256 hashes of command arguments instead of the arguments")
+		if cmd.Name() != "ui" { // it audits no commands
+			f.BoolVar(&a.Options.AuditHash, "audit-hash", false,
+				"with --audit, record SHA-256 hashes of command arguments instead of the arguments")
+		}
 	}
 	if groups&AgentsFlags != 0 {
 		f.StringVar(&a.Options.Agents, "agents", "",
