@@ -5,18 +5,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // asking returns the arguments of a run whose code makes five calls with required approval.
 func asking(t *testing.T) []string {
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	dir := t.TempDir()
-	if err := os.Symlink(self, filepath.Join(dir, "shop")); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.Symlink(self, filepath.Join(dir, "shop")))
 	for name, text := range map[string]string{
 		"hosts.yaml": "servers:\n  orders: {command: [" + filepath.Join(dir, "shop") + ", refund]}\n",
 		"desk.prompt": `---
@@ -40,9 +38,7 @@ Go on.
       - text: "answers: ${ last.stdout }"
 `,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	return []string{"agent", "run", filepath.Join(dir, "desk.prompt"), "--model",
 		"scripted/" + filepath.Join(dir, "script.yaml"), "--host-tools", filepath.Join(dir, "hosts.yaml")}

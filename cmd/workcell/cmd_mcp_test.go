@@ -9,20 +9,17 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestMCPUsage verifies that invalid options are rejected before the first request to an engine.
 func TestMCPUsage(t *testing.T) {
 	t.Parallel()
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	defer busy.Close() // no client connects
 	short := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(short, []byte("me short\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(short, []byte("me short\n"), 0o600))
 	for _, tc := range []struct {
 		args []string
 		code int

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
@@ -19,12 +20,8 @@ func TestForgetAmbiguousRun(t *testing.T) {
 	t.Parallel()
 	_, a, j := endedRuns(t, "run_aaaaaaaaaaa", "run_aaaaaaaaaab")
 	kept, err := a.RunFiles()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := kept.Save("run_aaaaaaaaaab", runfiles.Made{}); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
+	checktest.Must(t, kept.Save("run_aaaaaaaaaab", runfiles.Made{}))
 	if err := a.Forget(t.Context(), j, "run_aaaaaaaa"); err == nil || !strings.Contains(err.Error(), "matches 2 runs") {
 		t.Errorf("forget = %v", err)
 	}
@@ -41,16 +38,12 @@ func endedRuns(t *testing.T, ids ...string) (dir string, a *app.App, j runstore.
 	dir = t.TempDir()
 	a = app.New(app.Options{Env: os.LookupEnv, Stderr: io.Discard, StateDir: dir})
 	j, err := a.OpenJournal(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() { _ = j.Close() }) // the last entry is already on disk
 	for _, id := range ids {
 		for i, kind := range []workflow.EventKind{workflow.EventRunStarted, workflow.EventRunFinished} {
 			e := workflow.Entry{RunID: id, Seq: int64(i + 1), Kind: kind, Time: time.Now(), Workflow: "w"}
-			if err := j.Append(t.Context(), e); err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, j.Append(t.Context(), e))
 		}
 	}
 	return dir, a, j

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -30,9 +31,7 @@ func ownedSandbox(t *testing.T, environ []string) (*app.Manager, *session.Sessio
 	}
 	ctx := context.WithoutCancel(t.Context())
 	m, err := app.New(app.Options{Env: env, Stderr: io.Discard}).OpenManager(ctx, app.Use{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() {
 		if err := m.Close(ctx); err != nil {
 			t.Error(err)
@@ -40,9 +39,7 @@ func ownedSandbox(t *testing.T, environ []string) (*app.Manager, *session.Sessio
 		m.Done()
 	})
 	s, _, err := m.Open(ctx, session.UserKey("box"), session.Request{Image: "debian:bookworm-slim"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	return m, s
 }
 
@@ -66,9 +63,7 @@ func TestSessionsLogs(t *testing.T) {
 	start := func(command string) string {
 		t.Helper()
 		res, err := s.Exec(t.Context(), sandbox.ExecRequest{Background: true, Command: command})
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		return res.ExecID
 	}
 	const waits = "echo one; echo two >&2; until [ -e go ]; do sleep 0.05; done; echo three; echo four >&2; exit 3"
@@ -78,9 +73,7 @@ func TestSessionsLogs(t *testing.T) {
 	// If the output exceeds the kept size, a file contains the whole output.
 	const size = 12 << 20
 	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: `head -c 12582912 /dev/zero | tr '\0' x`})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	stdout, stderr := b.run(0, "sandbox", "logs", "box", res.ExecID)
 	const hint = "workcell: the beginning of the output was discarded; for all of it, run `workcell "
 	_, whole, ok := strings.Cut(strings.TrimSpace(stderr), hint)
@@ -122,14 +115,10 @@ func testLogsOfRunning(t *testing.T, b user, s *session.Session, id string) {
 	t.Helper()
 	follow := b.command("sandbox", "logs", "-f", "user:box:default", id)
 	pipe, err := follow.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	var errs bytes.Buffer
 	follow.Stderr = &errs
-	if err := follow.Start(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, follow.Start())
 	t.Cleanup(func() { _ = follow.Process.Kill() }) // already ended, unless the test failed
 	out := bufio.NewReader(pipe)
 	if line, err := out.ReadString('\n'); line != "one\n" {

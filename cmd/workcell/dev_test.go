@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/porttest"
 )
 
@@ -25,14 +26,10 @@ import (
 func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 	t.Parallel()
 	examples, err := filepath.Abs("../../examples")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	telemetry := newTelemetryServer(t)
 	ports, err := porttest.Loopback(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	port := ports[0]
 	cmd := workcell(t, "dev", filepath.Join(examples, "agents"), filepath.Join(examples, "workflows/debug-and-fix.yaml"),
 		"--model", "scripted/"+filepath.Join(examples, "workflows/scripts/debug-and-fix.yaml"))
@@ -40,9 +37,7 @@ func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 	cmd.Dir = t.TempDir() // Genkit writes to .genkit in this directory
 	var stdout, stderr buffertest.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // already ended, unless the test failed
 	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(stderr.String(), "serving 1 workflow and 7 agents"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -100,19 +95,13 @@ func newTelemetryServer(t *testing.T) *telemetryServer {
 func call(t *testing.T, method, url, body string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, bytes.NewReader([]byte(body)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	return string(raw)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // newDisk mounts a file system of 1 MiB for a user's state.
@@ -59,18 +60,14 @@ func TestStateDisk(t *testing.T) {
 	filler := filepath.Join(dir, "filler")
 	fill(t, filler)
 	u.refuses("disk of the state file is full", "free some space")
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.Remove(filler))
 	if got, _ := u.run(0, open...); got != id {
 		t.Errorf("opened after the disk was full: %s, before %s", got, id)
 	}
 
 	remount := func(flags uintptr) {
 		t.Helper()
-		if err := syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT|flags, ""); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT|flags, ""))
 	}
 	remount(syscall.MS_RDONLY)
 	u.refuses("cannot write the state file", "--state-dir")
@@ -87,9 +84,7 @@ func TestStateDisk(t *testing.T) {
 func fill(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	block := make([]byte, 4096)
 	for err == nil {
 		_, err = f.Write(block)
@@ -97,9 +92,7 @@ func fill(t *testing.T, path string) {
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, f.Close())
 }
 
 // TestStateWithoutOwners verifies that existing sandboxes are listed and usable if no owner's lock file can be created.
@@ -109,17 +102,13 @@ func TestStateWithoutOwners(t *testing.T) {
 	u.run(0, "sandbox", "open", "--name", "lab", "--image", "workcell/debian:12")
 	u.run(0, "sandbox", "exec", "lab", "--", "sh", "-c", "echo kept > file")
 	owners := state.Dir(dir).File() + "-owners"
-	if err := syscall.Mount(owners, owners, "", syscall.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, syscall.Mount(owners, owners, "", syscall.MS_BIND, ""))
 	unmount := func() {
 		if err := syscall.Unmount(owners, syscall.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	}
 	defer unmount()
-	if err := syscall.Mount("none", owners, "", syscall.MS_REMOUNT|syscall.MS_BIND|syscall.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, syscall.Mount("none", owners, "", syscall.MS_REMOUNT|syscall.MS_BIND|syscall.MS_RDONLY, ""))
 	u.refuses("cannot write the state file", "--state-dir")
 }

@@ -10,15 +10,14 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // loopbackServer returns a server on the host's loopback interface. asked receives the requested paths.
 func loopbackServer(t *testing.T, addr string) (at string, asked <-chan string) {
 	t.Helper()
 	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	paths := make(chan string, 16)
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { paths <- r.URL.Path }))
 	s.Listener = l
@@ -44,9 +43,7 @@ steps: [{id: go, type: exec, command: "curl -fsS http://%s/begun && until curl -
 	run := u.command("run", filepath.Join(files, "reach.yaml"), "--egress-allow-private", "127.0.0.0/8")
 	var out strings.Builder
 	run.Stdout, run.Stderr = &out, &out
-	if err := run.Start(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, run.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- run.Wait() }()
 	select {

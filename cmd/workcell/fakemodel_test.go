@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/runcmd"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
@@ -36,9 +37,7 @@ func TestAgentWithAVendorsPlugin(t *testing.T) {
 
 	path := filepath.Join(t.TempDir(), "asker.prompt")
 	file := "---\nmodel: openai/house-model\nsandbox: {mode: code, runtime: bash}\n---\nWhat is six times seven?\n"
-	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(path, []byte(file), 0o600))
 	cmd := workcell(t, "agent", "run", path, "-o", "json")
 	cmd.Env = append(testEnviron(t), "OPENAI_API_KEY=key-from-env", "OPENAI_BASE_URL="+server.URL+"/v1/")
 	out, err := cmd.Output()
@@ -46,9 +45,7 @@ func TestAgentWithAVendorsPlugin(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	var got runcmd.AgentOutput
-	if err := json.Unmarshal(out, &got); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, json.Unmarshal(out, &got))
 	if got.Text != "The sandbox says 42." || got.Model != "openai/house-model" || got.ToolCalls != 1 || int64(got.InputTokens) != mock.Used().Input {
 		t.Errorf("answer = %+v", got)
 	}

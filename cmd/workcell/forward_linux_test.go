@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestSessionsForward verifies that a port of a sandbox without a network is forwarded to the host's loopback
@@ -26,12 +27,8 @@ func TestSessionsForward(t *testing.T) {
 		var errs strings.Builder
 		cmd.Stderr = &errs
 		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
+		checktest.Must(t, cmd.Start())
 		line, err := bufio.NewReader(out).ReadString('\n')
 		address, what, _ := strings.Cut(line, " -> ")
 		if err != nil || what != "port 8080 of the sandbox\n" {
@@ -90,12 +87,8 @@ func TestSessionsWatch(t *testing.T) {
 	u.run(0, "sandbox", "open", "--name", "before", "--image", "python:3.11-slim")
 	cmd := u.command("sandbox", "ls", "--watch", "-o", "json")
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
+	checktest.Must(t, cmd.Start())
 	events := json.NewDecoder(out)
 	next := func(event, name, state string) {
 		t.Helper()
@@ -104,9 +97,7 @@ func TestSessionsWatch(t *testing.T) {
 			Sandbox struct{ Name, State string }
 		}
 		for { // skip sandboxes in creation or removal
-			if err := events.Decode(&got); err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, events.Decode(&got))
 			if got.Event == event && got.Sandbox.Name == name && got.Sandbox.State == state {
 				return
 			}

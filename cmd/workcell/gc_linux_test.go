@@ -8,6 +8,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -17,9 +18,7 @@ func TestGCOfKilledPrograms(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")
 	b, err := local.New(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() { _ = b.Close() })
 	var ids []string
 	for _, age := range []time.Duration{time.Minute, 2 * time.Hour} {
@@ -27,13 +26,9 @@ func TestGCOfKilledPrograms(t *testing.T) {
 			ID: "sbx_" + record.NewID(), Instance: record.NewID(), Key: record.AgentKey("run", "default").String(),
 			Image: "debian", User: "1000:1000", Ephemeral: true, Created: time.Now().Add(-age),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		t.Cleanup(func() { _ = b.Remove(context.Background(), info.ID, backend.RemoveOptions{Volumes: true}) })
-		if err := b.Stop(t.Context(), info.ID); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, b.Stop(t.Context(), info.ID))
 		ids = append(ids, info.SessionID)
 	}
 	out, notices := u.run(0, "sandbox", "gc", "--yes")

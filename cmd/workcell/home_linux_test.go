@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // write writes files to a new directory.
@@ -17,9 +18,7 @@ func write(t *testing.T, files map[string]string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	return dir
 }
@@ -77,9 +76,7 @@ steps: [{id: make, type: exec, command: "echo new > a.txt; head -c 3000000 /dev/
 	if u.run(app.ExitConflict, "runs", "files", r.ID); u.state(r.ID) != app.RunInterrupted {
 		t.Errorf("the run is %s", u.state(r.ID))
 	}
-	if err := syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT, "size=16m"); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT, "size=16m"))
 	u.run(0, "runs", "resume", r.ID)
 	if got, _ := u.run(0, "runs", "get", r.ID, "out.bin", "-"); len(got) != 3_000_000 {
 		t.Errorf("the output has %d bytes", len(got))
@@ -92,17 +89,13 @@ steps: [{id: make, type: exec, command: "echo new > a.txt; head -c 3000000 /dev/
 	}
 
 	var disk syscall.Statfs_t
-	if err := syscall.Statfs(dir, &disk); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, syscall.Statfs(dir, &disk))
 	if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, int64(disk.Bavail)*disk.Bsize-(2<<20)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r = u.leaves("no space left", "agent", "run", filepath.Join(files, "maker.prompt"),
 		"--model", "scripted/"+filepath.Join(files, "script.yaml"), "--workspace", write(t, map[string]string{"a.txt": "old\n"}), "--apply")
-	if err := os.Remove(filepath.Join(dir, "filler")); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.Remove(filepath.Join(dir, "filler")))
 	if out, _ := u.run(0, "runs", "resume", r.ID); out != "done\n" {
 		t.Errorf("the answer is %q", out)
 	}
@@ -116,9 +109,7 @@ func (u user) state(id string) string {
 	u.t.Helper()
 	out, _ := u.run(0, "runs", "show", id, "-o", "json")
 	var r app.RunView
-	if err := json.Unmarshal([]byte(out), &r); err != nil {
-		u.t.Fatal(err)
-	}
+	checktest.Must(u.t, json.Unmarshal([]byte(out), &r))
 	return r.State
 }
 
@@ -183,9 +174,7 @@ func TestKilledAgentRun(t *testing.T) {
 	if st, err := os.Stat(filepath.Dir(began)); err != nil || st.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", st, err)
 	}
-	if err := r.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, r.cmd.Process.Kill())
 	<-r.done
 	if got := u.state(id); got != app.RunInterrupted {
 		t.Errorf("the run is %s", got)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 )
 
@@ -39,9 +40,7 @@ func (u user) start(args ...string) *running {
 	r := &running{user: u, done: make(chan error, 1)}
 	r.cmd = u.command(args...)
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
-	if err := r.cmd.Start(); err != nil {
-		u.t.Fatal(err)
-	}
+	checktest.Must(u.t, r.cmd.Start())
 	go func() { r.done <- r.cmd.Wait() }()
 	u.t.Cleanup(func() { _ = r.cmd.Process.Kill() }) // already ended, unless the test failed
 	return r
@@ -51,9 +50,7 @@ func (u user) start(args ...string) *running {
 func TestServerTakenForDead(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "waiting.yaml")
-	if err := os.WriteFile(path, []byte(waiting), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(path, []byte(waiting), 0o600))
 	u, bury := lostUser(t)
 	r := u.start("dev", path)
 	r.until("serving ")
@@ -67,9 +64,7 @@ func TestServerEndsInOrder(t *testing.T) {
 	t.Parallel()
 	r := newUser(t, "local").start("mcp", "--transport", "http", "--listen", "127.0.0.1:0")
 	r.until("serving ")
-	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, r.cmd.Process.Signal(syscall.SIGTERM))
 	r.ends(0)
 }
 
@@ -82,13 +77,9 @@ func TestServerAwaitsDatabase(t *testing.T) {
 	u := newUser(t, "local")
 	u.environ = append(u.environ, state.Variable+"="+server.URL)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	address := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, l.Close())
 	r := u.start("mcp", "--transport", "http", "--listen", address)
 	status := func(path string) int {
 		res, err := http.Get("http://" + address + path)
@@ -120,9 +111,7 @@ func TestServerAwaitsDatabase(t *testing.T) {
 	}
 	server.Start()
 	ready(http.StatusOK)
-	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, r.cmd.Process.Signal(syscall.SIGTERM))
 	r.ends(0)
 }
 
@@ -132,9 +121,7 @@ func TestRunTakenForDead(t *testing.T) {
 	t.Parallel()
 	u, bury := lostUser(t)
 	path := filepath.Join(t.TempDir(), "waiting.yaml")
-	if err := os.WriteFile(path, []byte(waiting), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(path, []byte(waiting), 0o600))
 	r := u.start("run", path)
 	r.until("run_")
 	for deadline := time.Now().Add(3 * time.Minute); r.command("sandbox", "exec", r.runID(), "--", "cat", "state").Run() != nil; {

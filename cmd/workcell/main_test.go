@@ -18,6 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/reaper"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 )
 
@@ -61,9 +62,7 @@ func TestScriptsOnPostgres(t *testing.T) {
 // used. adjust may be nil.
 func runScripts(t *testing.T, dir, backend string, adjust func(*testscript.Env)) {
 	examples, err := filepath.Abs("../../examples")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	testscript.Run(t, testscript.Params{
 		Dir:                 dir,
 		RequireExplicitExec: true,
@@ -115,9 +114,7 @@ func cmdCode(ts *testscript.TestScript, neg bool, args []string) {
 func workcell(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	cmd := exec.Command(self)
 	cmd.Args = append([]string{"workcell"}, args...) // the test binary selects the behavior by name
 	return cmd
@@ -187,9 +184,7 @@ func (u user) sandboxes() []string {
 	u.t.Helper()
 	out, _ := u.run(0, "sandbox", "ls", "-o", "json")
 	var list []app.SandboxView
-	if err := json.Unmarshal([]byte(out), &list); err != nil {
-		u.t.Fatal(err)
-	}
+	checktest.Must(u.t, json.Unmarshal([]byte(out), &list))
 	var keys []string
 	for _, s := range list {
 		keys = append(keys, s.Key)
@@ -233,15 +228,11 @@ func TestEngineThatHangs(t *testing.T) {
 func silentSocket(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "workcell") // the path of t.TempDir is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "s")
 	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return socket
 }

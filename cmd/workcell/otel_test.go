@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"go.opentelemetry.io/otel/codes"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // collector accepts OTLP over HTTP and stores the bytes. Protobuf stores text unchanged, so the tests can search it.
@@ -78,12 +80,8 @@ agents:
 `,
 	} {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		checktest.Must(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	return []string{"run", filepath.Join(dir, "w.yaml"), "--model", "scripted/" + filepath.Join(dir, "s.yaml"), "--input", "secret=" + canary}
 }
@@ -168,9 +166,7 @@ func TestOneCommandIsOneTrace(t *testing.T) {
 	t.Parallel()
 	environ := append(testEnviron(t), "OTEL_TRACES_EXPORTER=console")
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(file, []byte("x"), 0o600))
 	for _, args := range [][]string{
 		{"open", "--name", "box", "--image", "workcell/debian:12"}, {"exec", "box", "--", "false"}, {"cp", file, "box:file"}, {"rm", "box"},
 	} {

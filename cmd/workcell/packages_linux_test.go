@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/sandboxcmd"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // depot serves a tool for a setup, and an index without packages. It delays the first answer until it is
@@ -41,9 +42,7 @@ func newDepot(t *testing.T) *depot {
 		_, _ = w.Write([]byte("#!/bin/sh\necho hello from a tool\n"))
 	})
 	l, err := net.Listen("tcp", "127.0.0.4:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	s := httptest.NewUnstartedServer(mux)
 	s.Listener = l
 	s.Start()
@@ -70,18 +69,14 @@ func TestSetupOfProcesses(t *testing.T) {
 	file := filepath.Join(write(t, map[string]string{"tool.yaml": d.workflow()}), "tool.yaml")
 	args := []string{"run", file, "--egress-allow-private", "127.0.0.0/8"}
 	killed := u.command(args...)
-	if err := killed.Start(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, killed.Start())
 	<-d.asked
 	var others [2]*exec.Cmd
 	var outputs [2]strings.Builder
 	for i := range others {
 		others[i] = u.command(args...)
 		others[i].Stdout, others[i].Stderr = &outputs[i], &outputs[i]
-		if err := others[i].Start(); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, others[i].Start())
 	}
 	_ = killed.Process.Kill() // it is still running
 	_ = killed.Wait()

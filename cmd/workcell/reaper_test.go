@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/session/record/sqlite"
@@ -43,14 +44,10 @@ func TestReaperGivesUp(t *testing.T) {
 			dir := t.TempDir()
 			set := engines.Set{Env: environ.Of(map[string]string{"DOCKER_HOST": "unix:///nonexistent"})}
 			engine, err := set.ID(t.Context(), engines.Docker)
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			engine = cmp.Or(test.engine, engine)
 			store, err := sqlite.Open(t.Context(), state.Dir(dir).File())
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			if _, err := (state.Place{Dir: state.Dir(dir)}).Instance(t.Context(), store); err != nil {
 				t.Fatal(err)
 			}
@@ -58,9 +55,7 @@ func TestReaperGivesUp(t *testing.T) {
 				ID: "sbx_x", Key: session.UserKey("box"), Engine: engine, EngineID: "x", Owner: deadOwner,
 				State: record.Removing, Created: time.Now().Add(-100 * time.Hour), Expires: time.Now().Add(-test.overdue),
 			}
-			if err := errors.Join(store.Insert(t.Context(), rec), store.Close()); err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, errors.Join(store.Insert(t.Context(), rec), store.Close()))
 			cmd := workcell(t, "reaper", "--owner", deadOwner, "--backend", engines.Docker, "--engine", engine, "--state-dir", dir)
 			cmd.Env = []string{"DOCKER_HOST=unix:///nonexistent", "WORKCELL_DEBUG=1"}
 			out, err := cmd.StderrPipe() // it reports the missing engine here

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 var update = flag.Bool("update", false, "rewrite the reference pages of the commands")
@@ -31,9 +32,7 @@ func TestReference(t *testing.T) {
 	var check func(cmd *cobra.Command)
 	check = func(cmd *cobra.Command) {
 		help.Reset()
-		if err := cmd.Help(); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, cmd.Help())
 		page := fmt.Sprintf("# %s\n\n```text\n%s\n```\n", cmd.CommandPath(), strings.TrimSpace(help.String()))
 		if cmd.HasAvailableSubCommands() || cmd.HasParent() {
 			page += "\nSee also:\n\n"
@@ -49,9 +48,7 @@ func TestReference(t *testing.T) {
 		}
 		path := filepath.Join(dir, file(cmd))
 		if *update {
-			if err := os.WriteFile(path, []byte(page), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, os.WriteFile(path, []byte(page), 0o644))
 		}
 		got, err := os.ReadFile(path)
 		if guest, _, _ := root.Find([]string{"guest"}); guest.Hidden { // in a build without Kubernetes

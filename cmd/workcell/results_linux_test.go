@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/patch"
 )
@@ -24,9 +25,7 @@ func TestResultsAtATerminal(t *testing.T) {
 	p := patch.Compare(patch.Tree{"a": file("old\n")}, patch.Tree{"a": file(evil + "\n"), evil: file(evil), "l": patch.NewLink([]byte("/" + evil))})
 	p.Omitted = []patch.Conflict{{Path: evil, Reason: "it cannot be read"}}
 	made := runfiles.Made{Outputs: patch.Tree{"f": file(evil), evil: file("x")}, Patch: p, Workspace: t.TempDir()}
-	if err := runfiles.Dir(filepath.Join(dir, "runs")).Save("run_evil", made); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, runfiles.Dir(filepath.Join(dir, "runs")).Save("run_evil", made))
 	for _, c := range []struct {
 		code  int
 		shows string
@@ -55,9 +54,7 @@ func TestResultsAtATerminal(t *testing.T) {
 		w.ends(c.code)
 	}
 	var want bytes.Buffer
-	if err := p.Format(&want); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, p.Format(&want))
 	if out, _ := u.run(0, "runs", "diff", "run_evil"); out != want.String() {
 		t.Errorf("a pipe got %q, want %q", out, want.String())
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // waiting is a workflow whose only step waits until the file "go" exists in the sandbox.
@@ -47,9 +48,7 @@ type running struct {
 func startWaiting(t *testing.T, flags ...string) *running {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "waiting.yaml")
-	if err := os.WriteFile(path, []byte(waiting), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(path, []byte(waiting), 0o600))
 	// A background job of a shell, for example this test, ignores interrupts. Child processes inherit this. Go resets
 	// caught signals before it starts a child.
 	catch := make(chan os.Signal, 1)
@@ -61,9 +60,7 @@ func startWaiting(t *testing.T, flags ...string) *running {
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
 	// Tests may run with nohup. A child does not ignore a signal caught here.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, r.cmd.Start())
 	go func() { r.done <- r.cmd.Wait() }()
 	t.Cleanup(func() { _ = r.cmd.Process.Kill() }) // already ended, unless the test failed
 	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
@@ -112,9 +109,7 @@ func TestSignalEndsARunAndItsSandboxes(t *testing.T) {
 			if n := len(r.sandboxes()); n != 1 {
 				t.Errorf("%d sandboxes during the run", n)
 			}
-			if err := r.cmd.Process.Signal(sig); err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, r.cmd.Process.Signal(sig))
 			r.ends(code)
 			if n := len(r.sandboxes()); n != 0 {
 				t.Errorf("%d sandboxes are left", n)
@@ -144,9 +139,7 @@ func TestCancelWhileKilled(t *testing.T) {
 		defer j.Close() //nolint:errcheck // only read from
 		err = r.cmd.Process.Signal(syscall.SIGSTOP)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	canceled := make(chan string, 1)
 	go func() {
 		out, _ := r.run(0, "runs", "cancel", r.runID())
@@ -159,9 +152,7 @@ func TestCancelWhileKilled(t *testing.T) {
 			break
 		}
 	}
-	if err := r.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, r.cmd.Process.Kill())
 	if out := <-canceled; !strings.Contains(out, "cancelled") || len(r.sandboxes()) != 0 {
 		t.Errorf("%d sandboxes are left after the cancel:\n%s", len(r.sandboxes()), out)
 	}
@@ -171,9 +162,7 @@ func TestCancelWhileKilled(t *testing.T) {
 func TestKeepLeavesTheSandbox(t *testing.T) {
 	t.Parallel()
 	r := startWaiting(t, "--keep")
-	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, r.cmd.Process.Signal(syscall.SIGTERM))
 	r.ends(143)
 	if out, _ := r.run(0, "sandbox", "exec", r.runID(), "--", "cat", "state"); out != "waiting\n" {
 		t.Errorf("exec in the kept sandbox: %q", out)
@@ -198,9 +187,7 @@ func TestRunWithoutReaders(t *testing.T) {
 		"  - {id: say, type: exec, command: echo done | tee out}\n" +
 		"  - {id: check, type: exec, cmd: [test, \"${ input.end }\", =, ok]}\n" +
 		"  - {id: done, type: end, output: \"${ steps.say.output.stdout }\"}\n"
-	if err := os.WriteFile(path, []byte(flow), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(path, []byte(flow), 0o600))
 	for name, test := range map[string]struct {
 		code      int
 		end, want string
@@ -210,9 +197,7 @@ func TestRunWithoutReaders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, w, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			r.Close() // the reader is gone
 			defer w.Close()
 			var out bytes.Buffer

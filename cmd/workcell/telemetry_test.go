@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // meterCollector is an OTLP endpoint for metrics. It stores the latest values of each metric.
@@ -130,16 +131,10 @@ func callMCP(t *testing.T, environ, flags []string, call string) {
 	cmd := workcell(t, append([]string{"mcp"}, flags...)...)
 	cmd.Env = environ
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
+	checktest.Must(t, cmd.Start())
 	if _, err := io.WriteString(in, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}
 {"jsonrpc":"2.0","method":"notifications/initialized"}
 {"jsonrpc":"2.0","id":2,"method":"tools/call","params":`+call+`}
@@ -157,9 +152,7 @@ func callMCP(t *testing.T, environ, flags []string, call string) {
 func documentedMetrics(t *testing.T) (names []string) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "telemetry.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	_, section, _ := strings.Cut(string(raw), "\n## Metrics\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	for line := range strings.Lines(section) {
@@ -190,9 +183,7 @@ func TestAudit(t *testing.T) {
 	}
 	var records []record
 	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	begun, digests := map[string]record{}, map[string]string{}
 	for line := range bytes.Lines(raw) {
 		var r record
@@ -257,13 +248,9 @@ func TestAudit(t *testing.T) {
 func digestOf(t *testing.T, settings json.RawMessage) string {
 	t.Helper()
 	var v any
-	if err := json.Unmarshal(settings, &v); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, json.Unmarshal(settings, &v))
 	canonical, err := json.Marshal(v) // of maps, whose keys are sorted; nothing here needs an escape
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	return fmt.Sprintf("%x", sha256.Sum256(canonical))
 }
 
@@ -272,9 +259,7 @@ func TestAuditOfMCP(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file, policy := filepath.Join(dir, "audit.jsonl"), filepath.Join(dir, "guard.yaml")
-	if err := os.WriteFile(policy, []byte("commands: {refuse: [{pattern: git push}]}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(policy, []byte("commands: {refuse: [{pattern: git push}]}\n"), 0o600))
 	callMCP(t, append(testEnviron(t), "WORKCELL_BACKEND=local"), []string{"--audit", file, "--policy", policy},
 		`{"name":"sandbox_exec","arguments":{"command":"git push --force"}}`)
 	raw, err := os.ReadFile(file)
@@ -357,9 +342,7 @@ steps:
 		t.Fatal(err)
 	}
 	cmd := u.command("run", flow)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, cmd.Start())
 	var kept []string
 	var raw []byte
 	for deadline := time.Now().Add(3 * time.Minute); !bytes.Contains(raw, []byte(`"workflow.step`)); {

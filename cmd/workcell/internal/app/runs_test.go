@@ -42,9 +42,7 @@ func TestCheckNote(t *testing.T) {
 	// The database is never contacted.
 	a := New(Options{Env: os.LookupEnv, StateDir: t.TempDir(), State: "postgres://reader@192.0.2.1/x"})
 	kept, err := a.RunFiles()
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	const here, detached = `{"workflow":"/f","audit":"/a"}`, `{"workflow":"/f","detached":true}`
 	for _, c := range []struct{ own, note, want string }{
 		{here, here, ""},
@@ -59,13 +57,9 @@ func TestCheckNote(t *testing.T) {
 		{"", detached, ""},
 	} {
 		r := runstore.Run{ID: "run_1", Note: c.note}
-		if err := kept.Remove(r.ID); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, kept.Remove(r.ID))
 		if c.own != "" {
-			if err := kept.KeepNote(r.ID, c.own); err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, kept.KeepNote(r.ID, c.own))
 		}
 		n, err := readNote(r)
 		if err == nil {

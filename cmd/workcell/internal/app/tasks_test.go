@@ -32,15 +32,11 @@ func TestMCPLeavesBadFilesOut(t *testing.T) {
 		"good.prompt": "---\nmodel: x/y\n---\nWork.", "bad.prompt": "---\nmodel: x/y\nsandbox: {mode: cod}\n---\nWork.",
 		"fine.yaml": "id: fine\nsteps: [{id: a, type: end}]\n", "wrong.yaml": "id: wrong\nsteps:\n  - {id: a, type: endd}\n  - {id: b}\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	var stderr strings.Builder
 	r, err := New(Options{Stderr: &stderr}).TaskRunner(t.Context(), nil, nil, dir, dir, CodingTasks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	tasks := r.List()
 	if len(tasks) != 2 || tasks[0].Name != "fine" || tasks[1].Name != "good" {
 		t.Errorf("tasks %v", tasks)
@@ -67,16 +63,12 @@ func TestTasksOfSeveralDirectories(t *testing.T) {
 		filepath.Join(flows, "second.yaml"):    "id: second\nsteps: [{id: a, type: agent, agent: two}]\n",
 		filepath.Join(flows, "other.yaml"):     "id: other\nsteps: [{id: a, type: agent, agent: three}]\n",
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	var stderr strings.Builder
 	a := New(Options{Env: os.LookupEnv, Stderr: &stderr})
 	r, err := a.TaskRunner(t.Context(), nil, nil, agents, flows, CodingTasks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	var names []string
 	for _, task := range r.List() {
 		names = append(names, task.Name)
@@ -110,14 +102,10 @@ func TestUnusedInput(t *testing.T) {
 		"helper.prompt": "---\nmodel: x/y\n---\n{{topic}}{{#ifEquals kind \"bug\"}}b{{/ifEquals}}",
 		"part.prompt":   "---\nmodel: x/y\n---\n{{>other}}", "_other.prompt": "{{task}}",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	r, err := New(Options{Stderr: io.Discard}).TaskRunner(t.Context(), nil, nil, dir, dir, CodingTasks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	for name, tc := range map[string]struct{ text, field string }{
 		"none":   {"no input is used", "unknown input goal, no input is used"},
 		"reads":  {"map[input:x]", "map[goal:x]"},
@@ -151,9 +139,7 @@ func TestParseInput(t *testing.T) {
 	t.Parallel()
 	const properties = "{s: {type: string}, n: {type: integer}, b: {type: boolean}, l: {type: array}}"
 	wf, err := workflow.Parse("w.yaml", []byte("id: w\ninput: {type: object, properties: "+properties+"}\nsteps: [{id: b, type: end}]\n"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	fields := InputFields(wf.InputSchema())
 	got, err := ParseInput(wf, fields, map[string]string{"s": "12", "n": "12", "b": "true", "l": `["a", 1]`, "free": "text", "json": "3"}, "")
 	want := map[string]any{"s": "12", "n": int64(12), "b": true, "l": []any{"a", int64(1)}, "free": "text", "json": int64(3)}
@@ -193,13 +179,9 @@ func TestExecutorModel(t *testing.T) {
 	env := environ.Of(map[string]string{"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"})
 	a := New(Options{Stderr: io.Discard, Env: env, runFlags: runFlags{Model: "anthropic/claude-sonnet-4-5"}})
 	coding := CodingTasks{Agents: []string{"codex=openai/gpt-5-codex", "claude"}}
-	if err := coding.Check("anthropic/claude-sonnet-4-5"); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, coding.Check("anthropic/claude-sonnet-4-5"))
 	r, err := a.TaskRunner(t.Context(), m, nil, "", "", coding)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(r.Close)
 	for name, want := range map[string]string{"codex": "openai/gpt-5-codex", "claude": "anthropic/claude-sonnet-4-5"} {
 		h, err := r.host(t.Context(), r.tasks[name])
@@ -228,23 +210,17 @@ func TestSlowServer(t *testing.T) {
 		Definition: hosttools.Definition{Name: "x"}, Handle: func(context.Context, hosttools.Call) (hosttools.Result, error) { return hosttools.Result{}, nil },
 	}), make(chan struct{}), make(chan struct{})}
 	hosts, err := hosttools.New(nil, slow)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"waits.prompt": "---\nmodel: ollama/x\nsandbox: {mode: script, host_tools: {allow: [slow.x]}}\n---\nWork.", "other.prompt": "---\nmodel: ollama/x\n---\nWork.",
 		"user.prompt": "---\nmodel: ollama/x\nsandbox: {mode: code, session: user}\n---\nWork.",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	var stderr strings.Builder
 	r, err := New(Options{Stderr: &stderr, Env: environ.Of(nil), StateDir: t.TempDir()}).TaskRunner(t.Context(), memoryManager(t), hosts, dir, "", CodingTasks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	defer r.Close()
 	if _, ok := r.tasks["user"]; ok || !strings.Contains(stderr.String(), "session: user requires a user") {
 		t.Errorf("a task that requires a user is listed: %s", &stderr)
@@ -267,13 +243,9 @@ func TestSlowServer(t *testing.T) {
 func memoryManager(t *testing.T) *Manager {
 	t.Helper()
 	engine, err := memory.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	m, err := session.NewManager(engine, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(m.Close(context.Background()), engine.Close()); err != nil {
 			t.Error(err)

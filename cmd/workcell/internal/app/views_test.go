@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
@@ -18,9 +19,7 @@ func journals(t *testing.T) (*App, runstore.Store) {
 	t.Helper()
 	a := New(Options{Env: os.LookupEnv, Stderr: io.Discard, StateDir: t.TempDir()})
 	j, err := a.OpenJournal(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() { _ = j.Close() }) // the last entry is already on disk
 	return a, j
 }
@@ -32,9 +31,7 @@ func journal(t *testing.T, j workflow.Journal, run string, list ...workflow.Entr
 	start := workflow.Entry{Kind: workflow.EventRunStarted, Workflow: "w", Hash: "h"}
 	for i, e := range append([]workflow.Entry{start}, list...) {
 		e.RunID, e.Seq, e.Time = run, int64(i+1), at.Add(time.Duration(i)*time.Second)
-		if err := j.Append(t.Context(), e); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, j.Append(t.Context(), e))
 	}
 }
 
@@ -66,9 +63,7 @@ func TestListRuns(t *testing.T) {
 		q := RunQuery{State: state, Limit: 2}
 		for {
 			page, err := a.ListRuns(t.Context(), j, q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			var ids []string
 			for _, r := range page.Runs {
 				failed := r.Error == "no" && r.Step == ""
@@ -109,9 +104,7 @@ func TestTranscript(t *testing.T) {
 		2: "2 user go;2 model x;2 tool x ok;2 model fixed",
 	} {
 		list, err := a.Transcript(t.Context(), j, "run_1", TranscriptOf{Step: "fix", Attempt: attempt})
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		var got []string
 		for _, p := range list {
 			text := fmt.Sprint(p.Attempt, " ", p.Role, " ", p.Tool)

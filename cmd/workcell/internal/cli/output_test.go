@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestOutput verifies that JSON keeps its order and is safe for a terminal, and a result is readable.
@@ -15,17 +16,13 @@ func TestOutput(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	a := New(nil, &b, nil, "")
-	if err := OneOf(&a.Out, OutputTable, outputJSON).Set("json"); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, OneOf(&a.Out, OutputTable, outputJSON).Set("json"))
 	v := struct {
 		Name string   `json:"name"`
 		Tags []string `json:"tags"`
 		None *int     `json:"none"`
 	}{Name: "true", Tags: []string{"multi\nline", "<&>", "\u2028", "\U000e0041"}}
-	if err := a.Print(v, nil); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, a.Print(v, nil))
 	want := "{\n  \"name\": \"true\",\n  \"tags\": [\n    \"multi\\nline\",\n    \"<&>\",\n" +
 		"    \"\\u2028\",\n    \"\\udb40\\udc41\"\n  ],\n  \"none\": null\n}\n"
 	if diff := cmp.Diff(want, b.String()); diff != "" {
@@ -36,9 +33,7 @@ func TestOutput(t *testing.T) {
 	}
 	b.Reset()
 	result := map[string]any{"stdout": "a\nb\n", "total": 1e6, "id": "007", "odd": "\x1b[31m\x7f\u0085\u202e"}
-	if err := WriteLines(&b, "  ", result); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, WriteLines(&b, "  ", result))
 	want = "  id: \"007\"\n  odd: \"\\e[31m\\x7F\\N\\u202e\"\n  stdout: |\n      a\n      b\n  total: 1000000\n"
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("result (-want +got):\n%s", diff)
@@ -54,9 +49,7 @@ func TestTableIsSafeForATerminal(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	err := WriteTable(&b, []string{"NAME", "VALUE"}, [][]string{{"a\nb", "\x1b[2Jx"}, {"", "y"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	want := "NAME  VALUE\na\\nb  \\x1b[2Jx\n-     y\n"
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestTakeStdout verifies that afterwards, data written to the old file, by this process or by a child that inherits
@@ -14,24 +16,18 @@ func TestTakeStdout(t *testing.T) {
 	client, stdout := osPipe(t)
 	elsewhere, stderr := osPipe(t)
 	own, err := TakeStdout(stdout, stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if _, err := io.WriteString(stdout, "stray print\n"); err != nil {
 		t.Fatal(err)
 	}
 	child := exec.Command("sh", "-c", "echo stray child; ls -l /proc/self/fd | wc -l >/dev/null")
 	child.Stdout = stdout
-	if err := child.Run(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, child.Run())
 	if _, err := io.WriteString(own, "message\n"); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range []*os.File{own, stdout, stderr} {
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, f.Close())
 	}
 	if got, err := io.ReadAll(client); err != nil || string(got) != "message\n" {
 		t.Errorf("the client got %q, %v", got, err)
@@ -44,9 +40,7 @@ func TestTakeStdout(t *testing.T) {
 func osPipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() {
 		for _, c := range []io.Closer{r, w} {
 			_ = c.Close() // the test closes some

@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
@@ -37,12 +38,8 @@ func (m machine) users() string { return filepath.Join(m.env["XDG_CONFIG_HOME"],
 
 func (m machine) write(path, text string) string {
 	m.t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		m.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		m.t.Fatal(err)
-	}
+	checktest.Must(m.t, os.MkdirAll(filepath.Dir(path), 0o700))
+	checktest.Must(m.t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -92,9 +89,7 @@ func TestEverySetting(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, whole)
 	c, err := m.load("", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	for _, key := range []string{
 		"backend", "images.python", "allow_images", "map_images", "limits.memory_mb", "limits.file_bytes", "limits.idle_timeout", "limits.exec_timeout",
 		"telemetry.endpoint", "telemetry.protocol", "telemetry.service_name", "telemetry.content", "retention.runs", "retention.kept", "approvals", "oci_runtime", "isolation",
@@ -135,9 +130,7 @@ func TestEverySetting(t *testing.T) {
 func TestEveryLimit(t *testing.T) {
 	t.Parallel()
 	c, err := newMachine(t, "").load("", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if c.Limits != (backend.Limits{}) {
 		t.Errorf("limits that are not set: %+v", c.Limits)
 	}
@@ -157,9 +150,7 @@ func TestPrecedence(t *testing.T) {
 	m := newMachine(t, whole)
 	m.env["WORKCELL_BACKEND"], m.env["OTEL_SERVICE_NAME"], m.env["WORKCELL_IMAGE_MAP"] = "docker", "other", "a=b,c=d"
 	c, err := m.load("", map[string][]string{"backend": {"local"}, "allow-image": {"python:*"}, "map-image": {"a=e"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	set := origins(c)
 	for key, want := range map[string]string{
 		"backend": "--backend", "telemetry.service_name": "$OTEL_SERVICE_NAME", "allow_images": "--allow-image",
@@ -199,9 +190,7 @@ func TestWhichFile(t *testing.T) {
 		t.Errorf("with a missing file: %v", err)
 	}
 	delete(m.env, Variable)
-	if err := errors.Join(os.Remove(m.users()), os.Symlink("missing", m.users())); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, errors.Join(os.Remove(m.users()), os.Symlink("missing", m.users())))
 	if _, err = m.load("", nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("with a link to a missing file: %v", err)
 	}
@@ -310,9 +299,7 @@ func TestPool(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "pool: {python:3.11: 4, node:20: 1}")
 	c, err := m.load("", map[string][]string{"pool": {"python:3.11=2", "node:20=0"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if diff := cmp.Diff(map[string]int{"python:3.11": 2}, c.Pool); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

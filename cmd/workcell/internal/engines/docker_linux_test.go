@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestDockerOfOthers verifies that the remedy for a socket that this user may not use is one command.
@@ -22,13 +23,9 @@ func TestDockerOfOthers(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	path := filepath.Join(t.TempDir(), "docker.sock")
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	defer l.Close()
-	if err := os.Chmod(path, 0); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.Chmod(path, 0))
 	_ = unix.Setfsuid(65534)
 	defer func() { _ = unix.Setfsuid(os.Geteuid()) }()
 	fix := Set{Env: environ.Of(map[string]string{"DOCKER_HOST": "unix://" + path})}.docker().Fix(nil)

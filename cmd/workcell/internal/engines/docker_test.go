@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
@@ -19,17 +20,13 @@ func TestDockerOptions(t *testing.T) {
 	dir := t.TempDir()
 	sum := sha256.Sum256([]byte("colima"))
 	meta := filepath.Join(dir, "contexts", "meta", hex.EncodeToString(sum[:]))
-	if err := os.MkdirAll(meta, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.MkdirAll(meta, 0o700))
 	files := map[string]string{
 		filepath.Join(meta, "meta.json"):  `{"Name":"colima","Endpoints":{"docker":{"Host":"unix:///colima.sock"}}}`,
 		filepath.Join(dir, "config.json"): `{"auths":{},"currentContext":"colima"}`,
 	}
 	for path, content := range files {
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	for _, tc := range []struct {
 		name string

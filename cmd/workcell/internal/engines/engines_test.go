@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
@@ -22,9 +23,7 @@ func TestID(t *testing.T) {
 	id := func(engine string, vars map[string]string) string {
 		vars["DOCKER_CONFIG"] = t.TempDir() // ignore the context selected by the current user
 		id, err := Set{Env: environ.Of(vars)}.ID(t.Context(), engine)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		return id
 	}
 	for _, tc := range []struct {
@@ -50,13 +49,9 @@ func TestID(t *testing.T) {
 func TestEnviron(t *testing.T) {
 	t.Parallel()
 	config := t.TempDir()
-	if err := os.WriteFile(filepath.Join(config, "config.json"), []byte(`{"currentContext": "far"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(filepath.Join(config, "config.json"), []byte(`{"currentContext": "far"}`), 0o600))
 	here, err := filepath.Abs("certs")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	for name, test := range map[string]struct {
 		vars      map[string]string
 		have, not []string
@@ -73,9 +68,7 @@ func TestEnviron(t *testing.T) {
 		},
 	} {
 		environ, err := Set{Env: environ.Of(test.vars)}.Environ()
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		for _, v := range test.have {
 			if !slices.Contains(environ, v) {
 				t.Errorf("%s: %s is not in %v", name, v, environ)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
@@ -23,9 +24,7 @@ func TestModelPluginsAreBuiltForWhatIsNeeded(t *testing.T) {
 		{"googleai/gemini-2.5-flash", "a"}, {"anthropic/claude-sonnet-4-5", "b"}, {"googleai/gemini-2.5-pro", "c"},
 		{"ollama/qwen3", "d"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	var names []string
 	for _, p := range plugins {
 		names = append(names, p.Name())
@@ -80,9 +79,7 @@ func TestUpstream(t *testing.T) {
 		}
 		h := http.Header{}
 		if p.Auth != nil {
-			if err := p.Auth(h); err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, p.Auth(h))
 		}
 		if p.Base.String() != tt.base || h.Get(tt.header) != tt.key {
 			t.Errorf("%s: %s, %v", tt.model, p.Base, h)

@@ -48,9 +48,7 @@ func TestReaperNaps(t *testing.T) {
 			keep := func(due time.Duration) {
 				t.Helper()
 				store, err := sqlite.Open(t.Context(), path)
-				if err != nil {
-					t.Fatal(err)
-				}
+				checktest.Must(t, err)
 				rec := record.Record{
 					ID: "sbx_x", Key: session.UserKey("box"), Engine: engine, EngineID: "x", Owner: deadOwner,
 					State: record.Removing, Created: time.Now().Add(-100 * time.Hour), Expires: time.Now().Add(due),
@@ -58,9 +56,7 @@ func TestReaperNaps(t *testing.T) {
 				if err = store.Insert(t.Context(), rec); errors.Is(err, backend.ErrExists) {
 					err = store.Update(t.Context(), rec)
 				}
-				if err := errors.Join(err, store.Close()); err != nil {
-					t.Fatal(err)
-				}
+				checktest.Must(t, errors.Join(err, store.Close()))
 			}
 			keep(test.due[0])
 			var naps []time.Duration

@@ -14,6 +14,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // record creates a trace of three spans, stored in dir by a recorder.
@@ -43,13 +45,9 @@ func record(t *testing.T, r *Recorder, dir string) (traceID string) {
 func read(t *testing.T, dir string) []*Trace {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(dir, FileName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	traces, err := Read(bytes.NewReader(raw))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	return traces
 }
 
@@ -62,9 +60,7 @@ func TestKeepAndDraw(t *testing.T) {
 	if !r.Kept() {
 		t.Error("nothing is kept")
 	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, r.Close())
 	traces := read(t, dir)
 	if len(traces) != 1 || traces[0].ID != id || traces[0].Spans != 3 || len(traces[0].Roots) != 1 {
 		t.Fatalf("traces %+v", traces)
@@ -74,9 +70,7 @@ func TestKeepAndDraw(t *testing.T) {
 		t.Errorf("span %+v", chat)
 	}
 	var text, svg strings.Builder
-	if err := errors.Join(traces[0].Text(&text, Options{Width: 100}), traces[0].SVG(&svg, "a & b", Options{})); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, errors.Join(traces[0].Text(&text, Options{Width: 100}), traces[0].SVG(&svg, "a & b", Options{})))
 	for _, want := range []string{"trace " + id + ": ", "0 agent runs, 1 model call, 0 tool calls, 7 tokens in, 2 out\n", "\ninvoke_workflow <w> ", "\n└ chat m 7→2 tokens ✗ timeout ! oom_kill"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no %q in\n%s", want, text.String())
@@ -107,30 +101,20 @@ func TestResumedRun(t *testing.T) {
 	dir := t.TempDir()
 	first := &Recorder{}
 	one := record(t, first, dir)
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, first.Close())
 	path := filepath.Join(dir, FileName)
 	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, append(raw, raw[:len(raw)/4]...), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
+	checktest.Must(t, os.WriteFile(path, append(raw, raw[:len(raw)/4]...), 0o600))
 	second := &Recorder{}
 	two := record(t, second, dir)
-	if err := second.Close(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, second.Close())
 	traces := read(t, dir)
 	if len(traces) != 2 || traces[0].ID != one || traces[1].ID != two {
 		t.Errorf("%d traces", len(traces))
 	}
 	all, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	defer all.Close()
 	doc, err := Document(all)
 	if err != nil || bytes.Count(doc, []byte("\n")) != 1 || !bytes.Contains(doc, []byte(`"traceId":"`+two+`"`)) {
@@ -142,9 +126,7 @@ func TestResumedRun(t *testing.T) {
 func TestFileIsBounded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, FileName), bytes.Repeat([]byte("x"), maxBytes-10), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(filepath.Join(dir, FileName), bytes.Repeat([]byte("x"), maxBytes-10), 0o600))
 	r := &Recorder{}
 	record(t, r, dir)
 	if err := r.Close(); !errors.Is(err, errFull) {

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/scripted"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/transcript"
 )
@@ -53,9 +54,7 @@ type sumOut struct {
 func parse(t *testing.T, src string) *scripted.Script {
 	t.Helper()
 	s, err := scripted.Parse("script.yaml", []byte(src))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	return s
 }
 
@@ -79,18 +78,14 @@ func TestPlaysTurnsWithRealOutputs(t *testing.T) {
 	generate := start(t, example)
 
 	resp, err := generate("test-runner", "go", map[string]any{"b": 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	want := `{"note":"last was 23","passed":true,"sums":[3,13,23]}`
 	if diff := cmp.Diff(want, resp.Text()); diff != "" {
 		t.Errorf("first answer (-want +got):\n%s", diff)
 	}
 
 	resp, err = generate("test-runner", "you", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if got, want := resp.Text(), "second time for you"; got != want {
 		t.Errorf("second answer = %q, want %q", got, want)
 	}
@@ -137,9 +132,7 @@ func TestStreams(t *testing.T) {
 		chunks = append(chunks, c.Text())
 		return nil
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if diff := cmp.Diff([]string{"one ", "two ", "three"}, chunks); diff != "" {
 		t.Errorf("chunks (-want +got):\n%s", diff)
 	}
@@ -204,13 +197,9 @@ func TestProblems(t *testing.T) {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			t.Parallel()
 			src, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			want, err := os.ReadFile(strings.TrimSuffix(path, ".yaml") + ".golden")
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			_, err = scripted.Parse("s.yaml", src)
 			var problems hint.Problems
 			if !errors.As(err, &problems) {
@@ -226,13 +215,9 @@ func TestProblems(t *testing.T) {
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "s.yaml")
-	if err := os.WriteFile(path, []byte(example), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(path, []byte(example), 0o600))
 	s, err := scripted.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if !slices.Contains(s.Agents(), "test-runner") {
 		t.Errorf("agents %v", s.Agents())
 	}
@@ -292,9 +277,7 @@ func TestContinues(t *testing.T) {
 		t.Helper()
 		resp, err := genkit.Generate(scripted.WithRun(t.Context(), "run_1", nil), g,
 			ai.WithModelName(scripted.ModelName("test-runner")), ai.WithMessages(messages...), ai.WithReturnToolRequests(true))
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		return resp.Text()
 	}
 	if got := answer(ai.NewUserTextMessage("me")); got != "second time for me" {

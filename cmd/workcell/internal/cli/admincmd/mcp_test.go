@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/httpguard"
 )
 
@@ -16,16 +17,12 @@ func TestMCPTokens(t *testing.T) {
 	t.Parallel()
 	write := func(text string, mode os.FileMode) string {
 		path := filepath.Join(t.TempDir(), "tokens")
-		if err := os.WriteFile(path, []byte(text), mode); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, os.WriteFile(path, []byte(text), mode))
 		return path
 	}
 	f := &listenFlags{tokenFile: write("# mine\n\nalice s3cret-s3cret-s3cret\nbob other-other-other 2030-01-02T03:04:05Z\n", 0o600)}
 	got, err := f.tokens("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	want := []httpguard.Token{
 		{Name: "alice", Secret: "s3cret-s3cret-s3cret"},
 		{Name: "bob", Secret: "other-other-other", Expires: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)},

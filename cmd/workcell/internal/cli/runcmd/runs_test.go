@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -34,9 +35,7 @@ func TestRunsShowWholeError(t *testing.T) {
 	for message, want := range map[string]string{"short": "", long: "\nask, attempt 2:\n  why it failed "} {
 		entry.Error = &workflow.Error{Code: workflow.CodeAgent, Message: message}
 		var b strings.Builder
-		if err := printRun(&b, app.RunDetail{Entries: []workflow.Entry{entry}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, printRun(&b, app.RunDetail{Entries: []workflow.Entry{entry}}, time.Now()))
 		got := b.String()
 		if want == "" && strings.Contains(got, "attempt 2:") || !strings.Contains(got, want) {
 			t.Errorf("%s", got)
@@ -82,9 +81,7 @@ func TestRunsShowCost(t *testing.T) {
 	shown.CostUSD = &total
 	shown.Usage = &workflow.Usage{In: 1300, Out: 50, CacheRead: 20, Estimated: true}
 	var b strings.Builder
-	if err := printRun(&b, shown, time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, printRun(&b, shown, time.Now()))
 	for _, want := range []string{"cost      $0.0250\n", "COST", "$0.0125", "$0.0000", "tokens    1300 in (20 cached), 50 out, estimated\n", "1200→34"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is missing:\n%s", want, b.String())
