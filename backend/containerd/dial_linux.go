@@ -114,11 +114,11 @@ func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, err
 	s := host.NewStream(stream.Stdout, stream.Stdin, func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kit.CleanupTimeout)
 		defer cancel()
-		ended := b.calls.Do(ctx, "end connection", func(ctx context.Context) error {
+		err := errors.Join(stream.Stdin.Close(), stream.Stdout.Close()) // first, to let a pending read fail
+		err = errors.Join(err, b.calls.Do(ctx, "end connection", func(ctx context.Context) error {
 			_, err := process.Delete(ctx, ctrd.WithProcessKill)
 			return err
-		})
-		err := errors.Join(stream.Stdin.Close(), stream.Stdout.Close(), ended)
+		}))
 		if !errors.Is(lost(err), err) { // already ended with the sandbox
 			return nil
 		}
