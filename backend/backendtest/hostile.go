@@ -38,7 +38,9 @@ func (s *suite) hostileConfig(t *testing.T) {
 			"PATH=/evil", "GODEBUG=inittrace=1", "GOGC=off", "GOMAXPROCS=1", "GOTRACEBACK=crash", "LD_PRELOAD=/evil.so",
 			"HUGE=" + strings.Repeat("x", 60_000),
 		},
-		Volumes:      map[string]struct{}{"/data": {}, "/var/lib/x/y": {}, "/srv/v": {}, "/workspace": {}, "/tmp": {}, "/.workcell": {}},
+		Volumes: map[string]struct{}{
+			"/data": {}, "/var/lib/x/y": {}, "/v": {}, "/workspace": {}, "/tmp": {}, "/.workcell": {},
+		},
 		ExposedPorts: map[string]struct{}{"22/tcp": {}},
 		Healthcheck:  &v1.HealthConfig{Test: []string{"CMD-SHELL", "echo owned > /workspace/health"}, Interval: 1, Timeout: 1e9},
 		StopSignal:   "SIGCONT",
@@ -56,14 +58,14 @@ func (s *suite) hostileConfig(t *testing.T) {
 	mounted := ""
 	if !s.h.Cluster { // a mount replaces a volume
 		mounted = "mounted\n"
-		spec.Mounts = []backend.Mount{{Source: shared(t, mounted), Target: "/srv/v"}}
+		spec.Mounts = []backend.Mount{{Source: shared(t, mounted), Target: "/v"}}
 	}
 	info := s.create(t, spec)
 	if len(info.ImageEnv) != 7 && !s.h.Cluster || len(info.Labels) != 0 || info.SessionID != spec.ID || info.Instance != spec.Instance || info.Run != spec.Run {
 		t.Errorf("info: %d variables, labels %v, session %s of %s, run %s", len(info.ImageEnv), info.Labels, info.SessionID, info.Instance, info.Run)
 	}
 	conn := s.dial(t, info.ID)
-	got := Sh(t, conn, `id -u; pwd; ls /workspace; env | grep -c -e ^HUGE -e ^LD_PRELOAD -e ^GO; cat /srv/v/file 2>/dev/null; true`)
+	got := Sh(t, conn, `id -u; pwd; ls /workspace; env | grep -c -e ^HUGE -e ^LD_PRELOAD -e ^GO; cat /v/file 2>&-; true`)
 	if want := "1000\n/workspace\n0\n" + mounted; got != want {
 		t.Errorf("inside: %q, want %q", got, want)
 	}

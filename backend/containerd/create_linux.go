@@ -125,7 +125,7 @@ func (c *creation) createRecord(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.b.only(ctx, c.rec.session, c.rec) // another installation has other locks, and a dead process's request may arrive late
+	return c.b.only(ctx, c.rec.session, c.rec) // other installations have other locks, and a request may be late
 }
 
 // only returns an error if the session has a record of a sandbox other than r, which may be nil.

@@ -47,8 +47,8 @@ func (b *driver) probe(ctx context.Context) error {
 	return nil
 }
 
-// learn reads the engine's properties once. This call takes the engine longer than most calls for existing sandboxes, so
-// only calls that need the location of the workspaces use learn. learn is safe for concurrent use.
+// learn reads the engine's properties once. This call takes the engine longer than most calls for existing sandboxes.
+// Only calls that need the location of the workspaces use learn. learn is safe for concurrent use.
 func (b *driver) learn(ctx context.Context) (*engine, error) {
 	if e := b.known.Load(); e != nil {
 		return e, nil
@@ -65,8 +65,8 @@ func (b *driver) learn(ctx context.Context) (*engine, error) {
 	return b.known.Load(), nil
 }
 
-// Capabilities returns the engine's capabilities at the time of their first use. If the engine does not respond in time,
-// it returns the capabilities of all engines.
+// Capabilities returns the engine's capabilities at the time of their first use. If the engine does not respond in
+// time, it returns the capabilities of all engines.
 func (b *driver) Capabilities() backend.Capabilities {
 	ctx, cancel := context.WithTimeout(context.Background(), b.opts.Patience)
 	defer cancel()

@@ -160,8 +160,8 @@ func (b *driver) removeContainer(ctx context.Context, id string) error {
 	return b.remove(ctx, "remove container", remove, func() error { return nil })
 }
 
-// remove calls f until the object is removed. If the object is in use, remove calls conflict before the next attempt. If
-// conflict returns errInUse, remove returns it.
+// remove calls f until the object is removed. If the object is in use, remove calls conflict before the next attempt.
+// If conflict returns errInUse, remove returns it.
 func (b *driver) remove(ctx context.Context, what string, f func(context.Context) error, conflict func() error) error {
 	return b.calls.Retry(ctx, func() (bool, error) {
 		err := b.calls.Do(ctx, what, f)

@@ -32,8 +32,8 @@ func (b *driver) workspaceMount(p *plan, nonce string) mount.Mount {
 }
 
 // claimWorkspace checks the workspace volume after the creation of the container. made reports whether the volume was
-// created together with the container. If the volume is an incomplete fork, claimWorkspace returns errIncompleteFork. It
-// returns another error if the volume does not belong to the session.
+// created together with the container. If the volume is an incomplete fork, claimWorkspace returns errIncompleteFork.
+// It returns another error if the volume does not belong to the session.
 func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (made bool, err error) {
 	v, err := b.inspectVolume(ctx, p.volume)
 	switch {

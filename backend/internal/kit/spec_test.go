@@ -55,11 +55,10 @@ func TestJudgeImage(t *testing.T) {
 // TestHiddenEnvironment verifies that packages are not installed where a volume of the image would hide them.
 func TestHiddenEnvironment(t *testing.T) {
 	t.Parallel()
-	for volume, want := range map[string]error{
-		"/opt": backend.ErrInvalid, "/opt/workcell": backend.ErrInvalid, "/opt/workcell/bin": backend.ErrInvalid, "/opt/work": nil,
-	} {
-		if name, err := new(kit.Plan).EnvironmentName("digest", "/data", volume); !errors.Is(err, want) || want == nil && name == "" {
-			t.Errorf("%s: %q, %v, want %v", volume, name, err, want)
+	for _, volume := range []string{"/opt", "/opt/workcell", "/opt/workcell/bin", "/opt/work"} {
+		_, err := new(kit.Plan).EnvironmentName("digest", "/data", volume)
+		if errors.Is(err, backend.ErrInvalid) == (volume == "/opt/work") {
+			t.Errorf("%s: %v", volume, err)
 		}
 	}
 }
