@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -132,10 +133,8 @@ func (b *Builder) run(ctx context.Context, s *session.Session, st step) error {
 
 // lastWords returns the last lines of a command's standard error. If it is empty, lastWords uses standard output.
 func lastWords(res sandbox.ExecResult) string {
-	text := strings.TrimSpace(sanitize.Text(string(res.Stderr.Bytes())))
-	if text == "" {
-		text = strings.TrimSpace(sanitize.Text(string(res.Stdout.Bytes())))
-	}
+	text := cmp.Or(strings.TrimSpace(sanitize.Text(string(res.Stderr.Bytes()))),
+		strings.TrimSpace(sanitize.Text(string(res.Stdout.Bytes()))))
 	lines := strings.Split(text, "\n")
 	text = strings.Join(lines[max(0, len(lines)-lastLines):], "\n")
 	if len(text) > lastBytes {

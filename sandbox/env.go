@@ -77,10 +77,7 @@ func withLists(base, request, before map[string]string) map[string]string {
 	if len(before) == 0 {
 		return request
 	}
-	env := maps.Clone(request)
-	if env == nil {
-		env = map[string]string{}
-	}
+	env := maps.Collect(maps.All(request)) // never nil
 	for name, entries := range before {
 		rest, set := request[name]
 		if !set {

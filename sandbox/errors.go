@@ -73,10 +73,9 @@ func WrapError(op, driver, id string, err error) error {
 // publicError converts a guest's error to an error of this package.
 func publicError(err error) error {
 	var fromGuest *wire.Error
-	if errors.As(err, &fromGuest) {
-		return guestError(fromGuest)
-	}
 	switch {
+	case errors.As(err, &fromGuest):
+		return guestError(fromGuest)
 	case errors.Is(err, client.ErrConnLost) && errors.Is(err, backend.ErrLost): // reported by a driver's stream
 		return &sanitize.Error{Text: sanitize.Message(err.Error()), Err: backend.ErrLost}
 	case errors.Is(err, client.ErrTakenOver):

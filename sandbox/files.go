@@ -143,10 +143,7 @@ func (s *Sandbox) ReadFile(ctx context.Context, name string, w io.Writer, opts R
 		return FileInfo{}, fmt.Errorf("%w: offset and limit must not be negative", backend.ErrInvalid)
 	}
 	max := s.o.MaxFileBytes
-	length := opts.Limit
-	if length == 0 || length > max {
-		length = max + 1 // one more byte to detect a file above the limit
-	}
+	length := min(cmp.Or(opts.Limit, max+1), max+1) // one more byte to detect a file above the limit
 	dst := &cappedWriter{w: w, left: max, limit: max}
 	// After the first write to w, the read cannot be repeated.
 	answer, err := ask(ctx, s, false, transferLimit, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {

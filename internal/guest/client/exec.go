@@ -102,10 +102,8 @@ func (k *call) result(req *wire.RunRequest, f *feeder, stdout, stderr io.Writer)
 	var buf []byte
 	for {
 		frame, err := k.read(buf)
-		if err != nil {
-			return res, err
-		}
 		switch {
+		case err != nil:
 		case frame.Kind == wire.KindCredit:
 			f.grant(int64(binary.BigEndian.Uint32(frame.Body)))
 		case frame.Kind == wire.KindData && frame.Channel == wire.ChanStdout && stdout != nil:

@@ -155,10 +155,9 @@ func (c *peerConn) CloseWrite() error {
 // send sends a frame. If only a part was sent, later writes fail. The caller must hold writing.
 func (c *peerConn) send(frame []byte) error {
 	_, err := c.st.Write(frame)
-	if err == nil {
-		return nil
-	}
 	switch {
+	case err == nil:
+		return nil
 	case c.closed.Load():
 		c.writeErr = net.ErrClosed
 	case c.gone.Load():
