@@ -66,9 +66,7 @@ var _ session.EnvironmentBuilder = (*Builder)(nil)
 // New returns a builder. o may be nil.
 func New(o *Options) (*Builder, error) {
 	b := &Builder{index: map[string]source{}}
-	if o != nil {
-		b.o = *o
-	}
+	b.o = *cmp.Or(o, &Options{})
 	b.o.Timeout = cmp.Or(b.o.Timeout, DefaultTimeout)
 	if b.o.Timeout < 0 {
 		return nil, fmt.Errorf("environment: timeout %v: %w", b.o.Timeout, backend.ErrInvalid)

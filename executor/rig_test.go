@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 	"github.com/workcell-dev/workcell/sandbox"
@@ -78,10 +79,7 @@ func newSandbox(t *testing.T) (*session.Session, string) {
 	return s, p.guest.Workdir
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	must(t, err)
-}
+var must = checktest.Must
 
 // cli is a driver of a shell script. The prompt is the script, and its output lines are JSON events.
 type cli struct {

@@ -130,9 +130,7 @@ type run struct {
 // Runs with the same Options.Agent in one sandbox must not overlap, because they have a common directory for settings.
 func Run(ctx context.Context, s *session.Session, d Driver, t Task, o *Options) (res Result, err error) {
 	r := &run{s: s, d: d, t: t, alive: make(chan struct{}, 1), spent: make(chan struct{})}
-	if o != nil {
-		r.o = *o
-	}
+	r.o = *cmp.Or(o, &Options{})
 	r.o.Agent = cmp.Or(r.o.Agent, d.Name())
 	r.work = s.Info().Workdir
 	r.settings = path.Join(r.work, wire.PrivateDir, "agents", r.o.Agent)

@@ -81,8 +81,7 @@ func (s *Server) perform(ctx context.Context, c call, do handler) (res *mcp.Call
 	ctx, cancel := context.WithCancelCause(session.WithBase(ctx, s.base))
 	defer cancel(nil)
 	// When a server or session closes, the SDK waits for running calls, which may take an hour.
-	stop := context.AfterFunc(c.scope.ctx, func() { cancel(errServerClosed) })
-	defer stop()
+	defer context.AfterFunc(c.scope.ctx, func() { cancel(errServerClosed) })()
 	defer func() {
 		if r := recover(); r != nil {
 			s.log.ErrorContext(ctx, "a tool panicked", "tool", c.tool, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))

@@ -53,11 +53,10 @@ func (s *Server) getFiles(ctx context.Context, c call, in getFilesInput) (getFil
 	if in.Format == formatPatch {
 		return g.patch(ctx, in.Paths)
 	}
-	paths := in.Paths
-	if len(paths) == 0 {
-		paths = []string{"."}
+	if len(in.Paths) == 0 {
+		in.Paths = []string{"."}
 	}
-	for _, p := range paths {
+	for _, p := range in.Paths {
 		if err := g.path(ctx, p); err != nil {
 			return getFilesOutput{}, err
 		}

@@ -37,11 +37,7 @@ func newSlowWork(t *testing.T, wait, keep, idle time.Duration) slowWork {
 	})
 	m, err := session.NewManager(engine, nil)
 	checktest.Must(t, err)
-	t.Cleanup(func() {
-		if err := errors.Join(m.Close(context.Background()), engine.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { checktest.Must(t, errors.Join(m.Close(context.Background()), engine.Close())) })
 	w.server = newServer(t, m, &mcpserver.Options{
 		IdleTimeout: idle, Tasks: []mcpserver.Task{{Name: "slow", Kind: "agent"}},
 		RunTask: func(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {

@@ -1,6 +1,7 @@
 package mcpserver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -138,9 +139,7 @@ func (r *CommandRule) compile() error {
 			return fmt.Errorf("pattern %q: %q is malformed", r.Pattern, w)
 		}
 	}
-	if r.Name == "" {
-		r.Name = r.Pattern
-	}
+	r.Name = cmp.Or(r.Name, r.Pattern)
 	return nil
 }
 

@@ -82,11 +82,7 @@ func newServer(t testing.TB, m *session.Manager, opts *mcpserver.Options) *mcpse
 	o.Sandbox.Image = pythonImage
 	s, err := mcpserver.New(m, &o)
 	checktest.Must(t, err)
-	t.Cleanup(func() {
-		if err := s.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { checktest.Must(t, s.Close(context.Background())) })
 	return s
 }
 

@@ -45,11 +45,7 @@ func connectByTurns(
 	for range 2 {
 		m, err := session.NewManager(engine, &session.Options{Instance: instance, Store: store, Join: true, Egress: egress})
 		checktest.Must(t, err)
-		t.Cleanup(func() {
-			if err := m.Close(context.Background()); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Cleanup(func() { checktest.Must(t, m.Close(context.Background())) })
 		o := options(m)
 		o.Shared = true
 		u, err := url.Parse(serveHTTP(t, newServer(t, m, o), tokens...))

@@ -1,6 +1,7 @@
 package mcpserver
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strings"
@@ -64,9 +65,7 @@ func commandsIn(script string) commands {
 }
 
 func (c *commands) doubt(why string) {
-	if c.unknown == "" {
-		c.unknown = why
-	}
+	c.unknown = cmp.Or(c.unknown, why)
 }
 
 // parse adds the commands of a script. It parses the script as bash.

@@ -35,10 +35,8 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 	conn := newLineConn(in, out)
 	defer conn.Close()
 	// When ctx is done, the SDK waits for running calls. They end with their scope.
-	stop := context.AfterFunc(ctx, sc.cancel)
-	defer stop()
-	stopServer := context.AfterFunc(s.ctx, func() { conn.Close() })
-	defer stopServer()
+	defer context.AfterFunc(ctx, sc.cancel)()
+	defer context.AfterFunc(s.ctx, func() { conn.Close() })()
 	ran := make(chan error, 1)
 	go func() { ran <- srv.Run(ctx, lineTransport{conn}) }()
 	err = conn.await(ctx, ran, sc.cancel)

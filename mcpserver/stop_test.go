@@ -131,11 +131,7 @@ func TestCancelledRequest(t *testing.T) {
 	checktest.Must(t, err)
 	m, err := session.NewManager(engine, nil)
 	checktest.Must(t, err)
-	t.Cleanup(func() {
-		if err := errors.Join(m.Close(context.Background()), engine.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { checktest.Must(t, errors.Join(m.Close(context.Background()), engine.Close())) })
 	s := newServer(t, m, &mcpserver.Options{
 		Tasks: []mcpserver.Task{{Name: "slow", Kind: "agent"}},
 		RunTask: func(ctx context.Context, _ mcpserver.TaskRequest) (mcpserver.TaskResult, error) {

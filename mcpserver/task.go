@@ -393,9 +393,7 @@ func (s *Server) statusOf(ctx context.Context, f found) sessionStatus {
 		Network: string(info.Network), AgeSeconds: int64(now.Sub(info.Created).Seconds()),
 		IdleSeconds: int64(max(0, now.Sub(info.LastUsed)).Seconds()), CPUMillicores: info.Limits.CPUMillis,
 		MemoryLimit: info.Limits.MemoryBytes, WorkspaceLimit: info.Limits.WorkspaceBytes,
-	}
-	if info.IdleTimeout > 0 {
-		st.IdleLimit = int64(info.IdleTimeout.Seconds())
+		IdleLimit: int64(max(0, info.IdleTimeout).Seconds()),
 	}
 	if info.State != session.StateReady {
 		return st

@@ -85,10 +85,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	if b == nil {
 		return nil, fmt.Errorf("%w: no backend specified", backend.ErrInvalid)
 	}
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &Options{})
 	if o.Environments != nil && o.Instance == "" {
 		return nil, fmt.Errorf("%w: Options.Environments requires an Instance, because environments outlive this process",
 			backend.ErrInvalid)

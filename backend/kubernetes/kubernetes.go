@@ -140,9 +140,7 @@ type driver struct {
 // returns ErrUnavailable.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
 	d := new(driver)
-	if opts != nil {
-		d.opts = *opts
-	}
+	d.opts = *cmp.Or(opts, &Options{})
 	o := &d.opts
 	o.AllowNets, o.RuntimeClasses = slices.Clone(o.AllowNets), slices.Clone(o.RuntimeClasses)
 	o.NodeSelector, o.ImagePullSecrets = maps.Clone(o.NodeSelector), slices.Clone(o.ImagePullSecrets)

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,9 +41,7 @@ type driver struct {
 // returns an error wrapping ErrUnsupported. The text names the missing part and how to enable it.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b := new(driver)
-	if opts != nil {
-		b.opts = *opts
-	}
+	b.opts = *cmp.Or(opts, &Options{})
 	if err := b.applyDefaults(); err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -79,9 +80,7 @@ type sandbox struct {
 // New returns a backend without sandboxes. A nil o means the zero Options.
 func New(o *Options) (*Backend, error) {
 	e := &engine{sandboxes: map[string]*sandbox{}, workspaces: map[string]*workspace{}}
-	if o != nil {
-		e.o = *o
-	}
+	e.o = *cmp.Or(o, &Options{})
 	e.o.Images = slices.Clone(e.o.Images)
 	return &Backend{e: e}, nil
 }

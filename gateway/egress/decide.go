@@ -242,6 +242,4 @@ func (g *Gateway) connect(ctx context.Context, addrs []netip.Addr, port uint16) 
 }
 
 // body returns the text of a refusal for the client.
-func (r *refusal) body() string {
-	return strings.TrimSpace("workcell: "+r.text+"\n"+r.hint) + "\n"
-}
+func (r *refusal) body() string { return strings.TrimSpace("workcell: "+r.text+"\n"+r.hint) + "\n" }

@@ -107,11 +107,7 @@ func targetOf(r *http.Request, fixed *target) (to target, wrong string) {
 		return to, "this is a tunnel, not a proxy"
 	}
 	u := url.URL{Host: host}
-	port := u.Port()
-	if port == "" {
-		port = "80"
-	}
-	to, ok := newTarget(bracketed(u.Hostname()), port)
+	to, ok := newTarget(bracketed(u.Hostname()), cmp.Or(u.Port(), "80"))
 	if !ok {
 		return to, "invalid host"
 	}

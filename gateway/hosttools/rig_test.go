@@ -66,11 +66,7 @@ func set(t *testing.T, r *hosttools.Registry, g hosttools.Grant) *hosttools.Set 
 	t.Helper()
 	s, err := r.Set(t.Context(), g)
 	checktest.Must(t, err)
-	t.Cleanup(func() {
-		if err := s.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { checktest.Must(t, s.Close(context.Background())) })
 	return s
 }
 

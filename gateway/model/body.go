@@ -272,9 +272,7 @@ func checkItems(input json.RawMessage) error {
 var errStored = forbid("content stored at the provider is not allowed: send all content")
 
 // forbid returns a refusal with status 403.
-func forbid(format string, args ...any) error {
-	return refuse(http.StatusForbidden, format, args...)
-}
+func forbid(format string, args ...any) error { return refuse(http.StatusForbidden, format, args...) }
 
 // dropFields removes the forbidden fields.
 func (c *checked) dropFields(d Dialect, web bool, o object) object {

@@ -2,6 +2,7 @@ package model
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -237,11 +238,7 @@ func (m *meter) takeOpenAI(u *usage) {
 	m.used, m.final = t.atLeastZero(), true
 }
 
-func set(to *int64, from *int64) {
-	if from != nil {
-		*to = *from
-	}
-}
+func set(to *int64, from *int64) { *to = *cmp.Or(from, to) }
 
 // maxTokens is more than any answer has. Sums of such numbers do not overflow.
 const maxTokens = 1 << 40
@@ -263,9 +260,7 @@ func (m *meter) total(input, longest int64) (t tokens, estimated bool) {
 		return m.used, false
 	}
 	t = m.used
-	if t.input == 0 {
-		t.input = input
-	}
+	t.input = cmp.Or(t.input, input)
 	t.output = max(t.output, m.bytes/bytesPerToken, longest)
 	return t, true
 }

@@ -82,15 +82,11 @@ func (p Price) valid() bool {
 
 // With returns prices in which over overrides matching prices of p.
 func (p Prices) With(over Prices) Prices {
-	out := maps.Clone(p)
-	if out == nil {
-		out = Prices{}
-	}
+	out := Prices{}
+	maps.Copy(out, p)
 	for provider, models := range over {
-		all := maps.Clone(out[provider])
-		if all == nil {
-			all = map[string]Price{}
-		}
+		all := map[string]Price{}
+		maps.Copy(all, out[provider])
 		for name := range models {
 			if prefix, open := strings.CutSuffix(name, "*"); open {
 				maps.DeleteFunc(all, func(known string, _ Price) bool { return strings.HasPrefix(known, prefix) })

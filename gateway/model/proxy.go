@@ -66,9 +66,7 @@ func New(providers []Provider, opts *Options) (*Proxy, error) {
 	if p.o.Prices == nil {
 		p.o.Prices = DefaultPrices()
 	}
-	if p.o.Transport == nil {
-		p.o.Transport = httpconn.NewTransport()
-	}
+	p.o.Transport = cmp.Or(p.o.Transport, httpconn.NewTransport())
 	for _, pr := range providers {
 		switch {
 		case !modelName.MatchString(pr.Name) || pr.Base == nil || pr.Base.Host == "" || len(pr.Dialects) == 0:

@@ -81,11 +81,8 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, sandbox string) (D
 	provider := p.providers[name]
 	rt, ok := routeOf(provider.Dialects, r.Method, "/"+path)
 	if !ok || r.URL.Host != "" || r.URL.RawPath != "" || r.Header.Get("Upgrade") != "" {
-		d := Dialect("")
-		if len(provider.Dialects) > 0 {
-			d = provider.Dialects[0]
-		}
-		return d, refuse(http.StatusNotFound, "only requests to models are supported")
+		dialects := append(slices.Clone(provider.Dialects), "") // an unknown provider has none
+		return dialects[0], refuse(http.StatusNotFound, "only requests to models are supported")
 	}
 	l := p.find(sandbox, keysOf(r))
 	if l == nil || l.grant.Provider != name {

@@ -92,9 +92,7 @@ func New(list []Service, o *Options) (*Gateway, error) {
 	}
 	g.o.Log = cmp.Or(g.o.Log, slog.New(slog.DiscardHandler))
 	g.o.TracerProvider = cmp.Or(g.o.TracerProvider, otel.GetTracerProvider())
-	if g.o.Transport == nil {
-		g.o.Transport = httpconn.NewTransport()
-	}
+	g.o.Transport = cmp.Or(g.o.Transport, httpconn.NewTransport())
 	for _, s := range list {
 		if problems := s.Problems(); len(problems) > 0 {
 			return nil, fmt.Errorf("%w: service %s: %w", backend.ErrInvalid, s.Name, problems[0])

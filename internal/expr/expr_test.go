@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"gopkg.in/yaml.v3"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/expr"
 )
 
@@ -20,9 +21,7 @@ func newEnv(t testing.TB) *expr.Env {
 	env, err := expr.New(
 		expr.Var{Name: "input", Map: true}, expr.Var{Name: "steps", Map: true},
 		expr.Var{Name: "run", Map: true}, expr.Var{Name: "vars", Map: true}, expr.Var{Name: "last"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	return env
 }
 
@@ -160,9 +159,7 @@ func TestCondition(t *testing.T) {
 		t.Errorf("an int condition: %v", err)
 	}
 	p, err := env.Condition(`input.repo`) // the type is only known at run time
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if _, err := p.EvalBool(t.Context(), testVars()); err == nil || !strings.Contains(err.Error(), "it was a string") {
 		t.Errorf("a string condition: %v", err)
 	}
@@ -208,9 +205,7 @@ func TestBombs(t *testing.T) {
 	}
 	// Patterns that take exponential time in a backtracking engine take linear time here.
 	p, err := env.Compile(`input.s.matches("^(a*)*b$")`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if got, err := p.Eval(t.Context(), vars); err != nil || got != false {
 		t.Errorf("matches = %v, %v", got, err)
 	}
@@ -279,9 +274,7 @@ func TestTemplateErrors(t *testing.T) {
 func tree(t *testing.T, src string) (*expr.Value, error) {
 	t.Helper()
 	var doc yaml.Node
-	if err := yaml.Unmarshal([]byte(src), &doc); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, yaml.Unmarshal([]byte(src), &doc))
 	var errs []error
 	v := newEnv(t).Tree(doc.Content[0], func(n *yaml.Node, err error) {
 		var e *expr.Error
@@ -296,13 +289,9 @@ func tree(t *testing.T, src string) (*expr.Value, error) {
 func TestTree(t *testing.T) {
 	t.Parallel()
 	v, err := tree(t, "path: ${ input.repo }\nn: 1\nday: 2020-01-01\nl: [&a 'a ${ input.n }', {x: '${ vars.count }'}, 2.5, *a, ~]")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	got, err := v.Eval(t.Context(), testVars())
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	want := map[string]any{
 		"path": "a b", "n": int64(1), "day": "2020-01-01", "l": []any{"a 3", map[string]any{"x": int64(1)}, 2.5, "a 3", nil}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -314,9 +303,7 @@ func TestTree(t *testing.T) {
 		t.Errorf("error\n%s\nwant\n%s", got, want)
 	}
 	v, err = tree(t, "l: ['y ${ input.nope }']")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	var e *expr.Error
 	if _, err := v.Eval(t.Context(), testVars()); !errors.As(err, &e) || e.Msg != "no such key: nope" || e.Node.Column != 5 || e.Offset != 10 {
 		t.Errorf("Eval = %#v", err)
@@ -326,9 +313,7 @@ func TestTree(t *testing.T) {
 func TestConstIsCopied(t *testing.T) {
 	t.Parallel()
 	v, err := tree(t, "a: [x]")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	for range 2 {
 		got, err := v.Eval(t.Context(), nil)
 		if diff := cmp.Diff(map[string]any{"a": []any{"x"}}, got); diff != "" || err != nil {
@@ -341,9 +326,7 @@ func TestConstIsCopied(t *testing.T) {
 func TestPaths(t *testing.T) {
 	t.Parallel()
 	p, err := newEnv(t).Compile(`steps["a-b"].output.ok && has(steps.c.error) && input.list.all(steps, steps.x == vars.y[0].z) && last["k"] == run.id && steps.?d.?output.orValue(0) == 1 && steps[?"e"].hasValue()`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	want := []string{
 		"steps@0 a-b@6 output@13 ok@20", "steps@30 c@36", "input@48 list@54", "vars@81 y@86", "last@97 k@102", "run@110 id@114",
 		"steps@120 d@127 output@130", "steps@156 e@163",
@@ -374,9 +357,7 @@ func TestNormalize(t *testing.T) {
 		"f": 3.0, "g": 2.5, "i": 7, "u": uint8(1), "n": json.Number("9"), "big": 1e300, "s": "a\xff", "st": named{1, []string{"x"}},
 		"l": []any{1.0, nil, true}, "m": map[string]string{"k": "v"},
 	}, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	want := map[string]any{
 		"f": int64(3), "g": 2.5, "i": int64(7), "u": int64(1), "n": int64(9), "big": 1e300, "s": "a\uFFFD",
 		"st": map[string]any{"a": int64(1), "b": []any{"x"}}, "l": []any{int64(1), nil, true}, "m": map[string]any{"k": "v"},
@@ -411,9 +392,7 @@ func TestNew(t *testing.T) {
 		}
 	}
 	env, err := newEnv(t).With(expr.Var{Name: "item"}, expr.Var{Name: "input"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if diff := cmp.Diff([]string{"input", "steps", "run", "vars", "last", "item"}, env.Names()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

@@ -45,9 +45,7 @@ func invisible(r rune) bool {
 }
 
 // Line is like Text, but also escapes line feeds and tabs. It is for table cells and status lines.
-func Line(s string) string {
-	return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(Text(s))
-}
+func Line(s string) string { return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(Text(s)) }
 
 // Strip returns s without control characters, invisible characters, characters that change the text direction, and
 // invalid UTF-8. Line feeds remain. Tabs and other separators become spaces.

@@ -82,10 +82,7 @@ type Forwarder struct {
 
 // Listen starts to listen. Connections wait for Serve. If a port is in use, Listen returns an error.
 func Listen(s *sandbox.Sandbox, ports []Port, opts *Options) (_ *Forwarder, err error) {
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &Options{})
 	if !o.Address.IsValid() {
 		o.Address = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}

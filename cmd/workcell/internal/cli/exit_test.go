@@ -9,6 +9,8 @@ import (
 	"os"
 	"syscall"
 	"testing"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestSecondSignalExitsAtOnce verifies that a second signal exits immediately. It records the exit instead of exiting.
@@ -17,9 +19,7 @@ func TestSecondSignalExitsAtOnce(t *testing.T) {
 	ctx, stop := watchSignals(t.Context(), io.Discard, func(code int) { exited <- code })
 	defer stop()
 	raise := func() {
-		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
 	}
 	raise()
 	<-ctx.Done()

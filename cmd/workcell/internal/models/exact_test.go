@@ -13,6 +13,7 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
@@ -38,9 +39,7 @@ func TestExactText(t *testing.T) {
 			continue
 		}
 		plugins, err := Plugins(os.LookupEnv, []Use{{name + "/m", ""}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		g := genkit.Init(t.Context(), genkit.WithPlugins(plugins...))
 		before := len(mock.Requests())
 		_, err = genkit.Generate(t.Context(), g, ai.WithModelName(name+"/m"), ai.WithMessages(

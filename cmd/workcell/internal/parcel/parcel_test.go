@@ -12,14 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/parcel"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 // write writes files to a new directory.
 func write(t *testing.T, files map[string]string) (dir string) {
