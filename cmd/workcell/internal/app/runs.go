@@ -214,9 +214,7 @@ func (n runNote) checkEngine(ctx context.Context, m *Manager, run string) error 
 
 // Resume resumes a run. from is a step to return to, or empty. If fresh is set, missing sandboxes are replaced by empty
 // sandboxes.
-func (a *App) Resume(
-	ctx context.Context, j runstore.Store, id, from string, fresh bool, show showResult,
-) error {
+func (a *App) Resume(ctx context.Context, j runstore.Store, id, from string, fresh bool, show showResult) error {
 	r, n, err := a.resumable(ctx, j, id)
 	if err != nil {
 		return err

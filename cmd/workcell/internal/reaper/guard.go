@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -143,44 +144,43 @@ func (o Options) launch(owner string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
+// databaseOptions are the options of a connection. Their variables begin with PG. fileOptions are names of files.
+const (
+	databaseOptions = "appname channelbinding connect_timeout database host maxprotocolversion minprotocolversion options " +
+		"password port requireauth service sslmode sslnegotiation sslpassword sslsni targetsessionattrs tz user " + fileOptions
+	fileOptions = "passfile servicefile sslcert sslkey sslrootcert"
+)
+
 // database returns the variables to connect to the same database from any directory.
 func (o Options) database() (vars []string, err error) {
-	if o.State.URL == "" {
-		return nil, nil
+	address, err := url.Parse(o.State.URL)
+	if err != nil || o.State.URL == "" {
+		return nil, err
 	}
-	here, err := os.Getwd()
-	complete := func(file string) string {
-		if file == "" || file == "system" || filepath.IsAbs(file) { // system means the system's certificates
-			return file
+	query := address.Query()
+	for option := range strings.FieldsSeq(databaseOptions) {
+		name := "PG" + strings.ToUpper(option)
+		value, isSet := o.Env(name)
+		if slices.Contains(strings.Fields(fileOptions), option) {
+			value = absolute(value)
+			if query.Has(option) {
+				query.Set(option, absolute(query.Get(option)))
+			}
 		}
-		return filepath.Join(here, file)
-	}
-	for _, name := range []string{
-		"APPNAME", "CHANNELBINDING", "CONNECT_TIMEOUT", "DATABASE", "HOST", "MAXPROTOCOLVERSION", "MINPROTOCOLVERSION",
-		"OPTIONS", "PASSWORD", "PORT", "REQUIREAUTH", "SERVICE", "SSLMODE", "SSLNEGOTIATION", "SSLPASSWORD", "SSLSNI",
-		"TARGETSESSIONATTRS", "TZ", "USER",
-	} {
-		if v, ok := o.Env("PG" + name); ok {
-			vars = append(vars, "PG"+name+"="+v)
-		}
-	}
-	address := o.State.URL
-	u, invalid := url.Parse(address)
-	for _, name := range []string{"PASSFILE", "SERVICEFILE", "SSLCERT", "SSLKEY", "SSLROOTCERT"} {
-		if v, ok := o.Env("PG" + name); ok {
-			vars = append(vars, "PG"+name+"="+complete(v))
-		}
-		if invalid != nil { // the driver accepts more URLs
-			continue
-		}
-		query, option := u.Query(), strings.ToLower(name)
-		if v := query.Get(option); v != complete(v) {
-			query.Set(option, complete(v))
-			u.RawQuery = query.Encode()
-			address = u.String()
+		if isSet {
+			vars = append(vars, name+"="+value)
 		}
 	}
-	return append(vars, state.Variable+"="+address), err
+	address.RawQuery = query.Encode()
+	return append(vars, state.Variable+"="+address.String()), nil
+}
+
+// absolute returns the absolute path of a file. system means the system's certificates.
+func absolute(file string) string {
+	if path, err := filepath.Abs(file); err == nil && file != "" && file != "system" {
+		return path
+	}
+	return file
 }
 
 // thisProgram returns the file of the running program, even if the path now contains another program.
