@@ -45,9 +45,7 @@ func (d decoder) sandbox(n *yamlnode.Node, path string) *Sandbox {
 		d.conflicts(path)
 	}
 	if w.Command != "" || w.Arguments != nil { // short form for mode executor
-		if s.Executor == nil {
-			s.Executor = &Executor{}
-		}
+		s.Executor = cmp.Or(s.Executor, &Executor{})
 		s.Mode = cmp.Or(s.Mode, ModeExecutor)
 		s.Executor.Command, s.Executor.Args = cmp.Or(w.Command, s.Executor.Command), w.Arguments
 	}

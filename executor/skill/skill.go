@@ -6,6 +6,7 @@
 package skill
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -240,9 +241,7 @@ func Load(fsys fs.FS, dir string) (s Skill, diagnostics []string, err error) {
 	for _, problem := range s.problems() {
 		diagnostics = append(diagnostics, fmt.Sprintf("skill %s: %v", dir, problem))
 	}
-	if s.Name == "" {
-		s.Name = s.dir
-	}
+	s.Name = cmp.Or(s.Name, s.dir)
 	return s, diagnostics, nil
 }
 

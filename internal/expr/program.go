@@ -1,6 +1,7 @@
 package expr
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,9 +97,7 @@ func (e *Env) issue(src string, issues *cel.Issues) error {
 	msg = strings.NewReplacer("'<EOF>'", "end of expression", "mismatched input", "unexpected").Replace(msg)
 	if _, rest, ok := strings.Cut(msg, "undeclared reference to '"); ok && len(e.vars) > 0 {
 		name, suggestion, _ := strings.Cut(rest, "'")
-		if suggestion == "" {
-			suggestion = "; available: " + strings.Join(e.Names(), ", ")
-		}
+		suggestion = cmp.Or(suggestion, "; available: "+strings.Join(e.Names(), ", "))
 		msg = fmt.Sprintf("unknown name %q%s", name, strings.ReplaceAll(suggestion, "'", `"`))
 	}
 	return &Error{Place: e.at.after(byteOffset(src, first.Location)), Msg: oneLine(msg)}

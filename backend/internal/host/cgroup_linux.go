@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,9 +30,7 @@ func CgroupMounts() map[string]string {
 			names = []string{""}
 		}
 		for _, name := range names {
-			if found[name] == "" {
-				found[name] = f[4]
-			}
+			found[name] = cmp.Or(found[name], f[4])
 		}
 	}
 	return found

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -83,18 +84,14 @@ func (l *hostLink) Close() error { return l.shut() }
 func (l *hostLink) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.cause == nil {
-		l.cause = err
-	}
+	l.cause = cmp.Or(l.cause, err)
 }
 
 // reason returns the reason recorded by fail. If none was recorded, the link ended because of a missing heartbeat.
 func (l *hostLink) reason() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.cause == nil {
-		l.cause = fmt.Errorf("%w: the guest agent does not respond", ErrConnLost)
-	}
+	l.cause = cmp.Or(l.cause, fmt.Errorf("%w: the guest agent does not respond", ErrConnLost))
 	return l.cause
 }
 

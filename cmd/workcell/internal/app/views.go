@@ -147,9 +147,7 @@ func (a *App) ShowRun(ctx context.Context, j runstore.Store, id string) (d RunDe
 func costOf(entries []workflow.Entry) (sum *float64) {
 	for _, e := range entries {
 		if e.CostUSD != nil {
-			if sum == nil {
-				sum = new(float64)
-			}
+			sum = cmp.Or(sum, new(float64))
 			*sum += *e.CostUSD
 		}
 	}

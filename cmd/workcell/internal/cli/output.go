@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -143,9 +144,7 @@ func WriteTable(w io.Writer, header []string, rows [][]string) error {
 	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, c := range row {
-			if c == "" {
-				c = "-"
-			}
+			c = cmp.Or(c, "-")
 			cells[i] = sanitize.Line(c)
 		}
 		fmt.Fprintln(tw, strings.Join(cells, "\t"))

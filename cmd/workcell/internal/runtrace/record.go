@@ -6,6 +6,7 @@ package runtrace
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
@@ -84,9 +85,7 @@ func (r *Recorder) Close() error {
 	}
 	err := r.file.Close()
 	r.file = nil
-	if r.err == nil {
-		r.err = err
-	}
+	r.err = cmp.Or(r.err, err)
 	err, r.err = r.err, errors.Join(r.err, os.ErrClosed)
 	return err
 }

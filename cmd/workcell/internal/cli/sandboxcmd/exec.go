@@ -318,9 +318,7 @@ func (o *sandboxAttachOptions) run(cmd *cobra.Command, a *command, args []string
 		if err != nil {
 			return err
 		}
-		if environment["TERM"] == "" {
-			environment["TERM"] = cmp.Or(a.Options.Env.Get("TERM"), defaultTerm)
-		}
+		environment["TERM"] = cmp.Or(environment["TERM"], a.Options.Env.Get("TERM"), defaultTerm)
 		return v.connect(ctx, func(ctx context.Context, at sandbox.TerminalStreams) (sandbox.ExecResult, error) {
 			return s.Terminal(ctx, sandbox.TerminalRequest{Argv: argv, Dir: o.dir, Env: environment, Size: tty.Size()}, at)
 		})
@@ -392,9 +390,7 @@ const defaultDetachKeys = "ctrl-p,ctrl-q"
 
 // parseDetachKeys parses keys in Docker's format. An empty text means the default keys, as in Docker.
 func parseDetachKeys(text string) ([]byte, error) {
-	if text == "" {
-		text = defaultDetachKeys
-	}
+	text = cmp.Or(text, defaultDetachKeys)
 	var keys []byte
 	for _, name := range strings.Split(text, ",") {
 		ctrl, isCtrl := strings.CutPrefix(name, "ctrl-")
