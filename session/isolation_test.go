@@ -85,10 +85,6 @@ func isolated(t *testing.T, b *memory.Backend, opts session.Options) (*memory.Ba
 	}
 	m, err := session.NewManager(b, &opts)
 	checktest.Must(t, err)
-	t.Cleanup(func() {
-		if err := m.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { checktest.Must(t, m.Close(context.Background())) })
 	return b, m
 }

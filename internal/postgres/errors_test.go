@@ -10,7 +10,7 @@ import (
 func TestClassify(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]error{
-		"XX000": nil, "XX001": ErrCorrupt, "XX002": ErrCorrupt, "25P03": ErrUnreachable, "53100": ErrFull, "28P01": ErrRefused,
+		"XX000": nil, "XX001": ErrCorrupt, "XX002": ErrCorrupt, "25P03": ErrUnreachable, "53100": ErrFull,
 	} {
 		if got := classify(&pgconn.PgError{Code: code}); got != want {
 			t.Errorf("%s: %v, want %v", code, got, want)

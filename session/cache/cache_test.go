@@ -169,8 +169,9 @@ func TestExtract(t *testing.T) {
 		"up":              {[]tar.Header{file("a"), file("../b")}, "a", false},
 		"absolute":        {[]tar.Header{file("/b")}, "", false},
 		"through":         {[]tar.Header{link(tar.TypeSymlink, "l", "/"), file("l/b")}, "l l/b", true}, // a new directory
-		"symlink":         {[]tar.Header{{Name: "s", Typeflag: tar.TypeDir}, link(tar.TypeSymlink, "s/l", "../a"), file("a")}, "a s s/l", true},
-		"symlinks out":    {[]tar.Header{file("a"), link(tar.TypeSymlink, "l", "../a"), link(tar.TypeSymlink, "m", "/etc/passwd"), link(tar.TypeSymlink, "n", ".")}, "a", true},
+		"symlink":         {[]tar.Header{link(tar.TypeSymlink, "l", "s/../s/a"), file("s/a")}, "l s s/a", true},
+		"symlink out":     {[]tar.Header{file("a"), link(tar.TypeSymlink, "l", "../a")}, "a", true},
+		"symlink to /":    {[]tar.Header{file("a"), link(tar.TypeSymlink, "l", "/etc/passwd")}, "a", true},
 		"hard link":       {[]tar.Header{file("a"), link(tar.TypeLink, "b", "a")}, "a b", true},
 		"hard link out":   {[]tar.Header{link(tar.TypeLink, "b", "../../../../../etc/passwd")}, "", false},
 		"hard link up":    {[]tar.Header{link(tar.TypeLink, "../b", "a")}, "", false},

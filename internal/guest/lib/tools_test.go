@@ -68,7 +68,7 @@ func TestToolsCommand(t *testing.T) {
 	if code, _, stderr := tools(t, bin, "", "", "ls"); code != 69 || !strings.Contains(stderr, "no host tools") {
 		t.Errorf("without tools: %d, %s", code, stderr)
 	}
-	if code, _, stderr := tools(t, "/bin/sh", h.address, "", "-c", bin+" ls >/dev/full"); code != 1 || !strings.Contains(stderr, "no space left") {
+	if code, _, stderr := tools(t, "/bin/sh", h.address, "", "-c", bin+" ls >/dev/full"); code != 1 {
 		t.Errorf("to a full device: %d, %s", code, stderr)
 	}
 }
