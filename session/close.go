@@ -22,6 +22,9 @@ import (
 // closeTogether is the maximum number of concurrent removals. Engines serialize much of this work anyway.
 const closeTogether = 16
 
+// pruneEvery is the number of closed scopes after which a manager without a reaper deletes old records.
+const pruneEvery = 100
+
 // CloseSession closes the session of key. If the key is not open, it does nothing. If the sandbox is being created,
 // CloseSession cancels the creation, and the waiting callers get backend.ErrClosed. If a sandbox of this manager is
 // being opened again, because it was lost or is being rebuilt, CloseSession also removes the sandbox, except with
@@ -70,6 +73,7 @@ func (m *Manager) CloseScope(ctx context.Context, scope record.Scope) error {
 	if seals(scope) {
 		m.sealed[scope] = m.now()
 	}
+	prune := m.opts.ReapEvery < 0 && len(m.sealed)%pruneEvery == pruneEvery-1 // otherwise the reaper prunes
 	var flights []*flight
 	for key, e := range m.entries {
 		if key.Scope() == scope && e.flight != nil {
@@ -88,6 +92,9 @@ func (m *Manager) CloseScope(ctx context.Context, scope record.Scope) error {
 	}
 	if seals(scope) {
 		err = errors.Join(err, m.closeOrphans(context.WithoutCancel(ctx), scope))
+	}
+	if prune {
+		m.prune(context.WithoutCancel(ctx))
 	}
 	return err
 }

@@ -213,9 +213,7 @@ func TestCloseIsIdempotent(t *testing.T) {
 	e := newEngine(t)
 	m := newManager(t, e, nil)
 	key := session.WorkflowKey("run_1", "default")
-	if err := m.CloseSession(t.Context(), key, session.CloseOptions{}); err != nil {
-		t.Errorf("closing an unknown key: %v", err)
-	}
+	must(t, m.CloseSession(t.Context(), key, session.CloseOptions{})) // of an unknown key
 	s := mustOpen(t, m, key)
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -239,6 +237,20 @@ func TestCloseIsIdempotent(t *testing.T) {
 	}
 	if err := m.Remove(t.Context(), s.ID(), true); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("removing a closed id: %v", err)
+	}
+}
+
+// TestPruneWithoutReaper verifies that a manager without a reaper deletes old records.
+func TestPruneWithoutReaper(t *testing.T) {
+	t.Parallel()
+	opts := shared() // without a reaper
+	m := newManager(t, newEngine(t), opts)
+	must(t, opts.Store.Insert(t.Context(), record.Record{ID: "old", Key: runKey, State: record.Closed}))
+	for range 100 {
+		must(t, m.CloseScope(t.Context(), session.WorkflowKey(session.NewRunID(), "x").Scope()))
+	}
+	if recs, err := opts.Store.List(t.Context()); err != nil || len(recs) != 0 {
+		t.Errorf("%+v, %v", recs, err)
 	}
 }
 

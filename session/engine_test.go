@@ -77,11 +77,7 @@ func newManager(t testing.TB, b backend.SandboxBackend, opts *session.Options) *
 	t.Helper()
 	m, err := session.NewManager(b, opts)
 	must(t, err)
-	t.Cleanup(func() {
-		if err := m.Close(context.Background()); err != nil {
-			t.Errorf("closing the manager: %v", err)
-		}
-	})
+	t.Cleanup(func() { must(t, m.Close(context.Background())) })
 	return m
 }
 

@@ -360,9 +360,7 @@ func TestCapacity(t *testing.T) {
 	}
 	// A place that was freed by a failed creation or a close can be used again.
 	for _, info := range mustList(t, m)[:1] {
-		if err := m.CloseSession(t.Context(), info.Key, session.CloseOptions{}); err != nil {
-			t.Error(err)
-		}
+		must(t, m.CloseSession(t.Context(), info.Key, session.CloseOptions{}))
 	}
 	e.setHooks(func(context.Context, backend.Spec) error { return backend.ErrImage }, nil, nil)
 	refuses(t, m, session.UserKey("a"), testImage(), backend.ErrImage)

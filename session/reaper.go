@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -120,11 +121,7 @@ func (m *Manager) touch(ctx context.Context, s *Session) {
 func (m *Manager) prune(ctx context.Context) {
 	now := m.now()
 	m.mu.Lock()
-	for scope, at := range m.sealed {
-		if now.Sub(at) > custody.Lifetimes.Remembered {
-			delete(m.sealed, scope)
-		}
-	}
+	maps.DeleteFunc(m.sealed, func(_ record.Scope, at time.Time) bool { return now.Sub(at) > custody.Lifetimes.Remembered })
 	m.mu.Unlock()
 	recs, err := m.store.List(ctx, record.Closed, "lost") // earlier versions wrote "lost"
 	if err != nil && ctx.Err() == nil {

@@ -31,9 +31,7 @@ func TestStreamStarted(t *testing.T) {
 	if err != nil || res.Status != sandbox.ExecKilled || res.ExecID != command.ID() {
 		t.Errorf("%+v, %v", res, err)
 	}
-	if err := <-killed; err != nil {
-		t.Error(err)
-	}
+	must(t, <-killed)
 }
 
 // onFirst calls do on the first write.

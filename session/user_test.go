@@ -16,15 +16,9 @@ func TestReasons(t *testing.T) {
 	t.Parallel()
 	store := record.NewMemoryStore()
 	m, clock := newTimed(t, newEngine(t), &session.Options{ReapEvery: -1, IdleTimeout: 10 * time.Minute, Store: store})
-	reason := func(s *session.Session) string {
-		t.Helper()
-		rec, err := store.Get(t.Context(), s.ID())
-		must(t, err)
-		return rec.Reason
-	}
 	want := func(s *session.Session, reasons string) {
 		t.Helper()
-		if got := reason(s); got != reasons {
+		if got := recordOf(t, store, s.ID()).Reason; got != reasons {
 			t.Errorf("%s: %q, want %q", s.Key(), got, reasons)
 		}
 	}
