@@ -175,8 +175,7 @@ func (s *Sandbox) call(parent context.Context, again bool, within time.Duration,
 	s.o.OnUse(parent)
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
-	stop := context.AfterFunc(s.ctx, func() { cancel(errClosed) })
-	defer stop()
+	defer context.AfterFunc(s.ctx, func() { cancel(errClosed) })()
 	began, interval := time.Now(), redialFirst
 	heard, patience := began, min(within, awayBefore)
 	for broke := false; ; {

@@ -95,8 +95,10 @@ func TestSchemasAreCleaned(t *testing.T) {
 	tree.Name, tree.Description = "tree", "a\u202eb\x1b[31m\x00c"+strings.Repeat("é", 2000)
 	tree.Input = obj{
 		"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "http://x.example/", "type": "object", "default": obj{"a": 1}, "examples": []any{1},
-		"properties": obj{"default": obj{"type": "string", "description": "x\u200by", "x-mcp-header": "a b"}, "root": obj{"$ref": "#/$defs/node"}},
-		"$defs":      obj{"node": obj{"type": "object", "properties": obj{"next": obj{"$ref": "#/$defs/node"}, "v": obj{"type": "integer"}}}},
+		"properties": obj{
+			"default": obj{"type": "string", "description": "x\u200by", "x-mcp-header": "a b"}, "root": obj{"$ref": "#/$defs/node"},
+		},
+		"$defs": obj{"node": obj{"type": "object", "properties": obj{"next": obj{"$ref": "#/$defs/node"}, "v": obj{"type": "integer"}}}},
 	}
 	s := set(t, registry(t, nil, hosttools.Static("app", tree)), hosttools.Grant{Rules: allow("app.tree")})
 	got := s.Tools()[0]

@@ -123,11 +123,12 @@ func TestPrices(t *testing.T) {
 	if _, ok := p.Cost("openai", "gpt-5-mini", 1, 1, 0, 0, 0); !ok {
 		t.Error("the others of a provider are gone")
 	}
+	const both = " requires prices of input and output, not below 0"
 	for file, want := range map[string]string{
 		"usd_per_million_tokens: {a: {b: {inputs: 1}, c: {output: x}}}":                           "1:34: unknown key \"inputs\" in usd_per_million_tokens.a.b; did you mean \"input\"?\nf.yaml:1:58: usd_per_million_tokens.a.c.output must be a number, not text",
-		"usd_per_million_tokens: {a: {b: {input: 1}, c: {output: 1}}}":                            "1:30: b requires prices of input and output, not below 0\nf.yaml:1:45: c requires prices of input and output, not below 0",
-		"usd_per_million_tokens: {a: {b: {input: 1, output: 2, long_from: 9, long: {input: 2}}}}": "1:30: b requires prices of input and output, not below 0",
-		"usd_per_million_tokens: {a: {b: {input: .nan}, c: {input: -1}}}":                         "1:30: b requires prices of input and output, not below 0\nf.yaml:1:48: c requires prices of input and output, not below 0",
+		"usd_per_million_tokens: {a: {b: {input: 1}, c: {output: 1}}}":                            "1:30: b" + both + "\nf.yaml:1:45: c" + both,
+		"usd_per_million_tokens: {a: {b: {input: 1, output: 2, long_from: 9, long: {input: 2}}}}": "1:30: b" + both,
+		"usd_per_million_tokens: {a: {b: {input: .nan}, c: {input: -1}}}":                         "1:30: b" + both + "\nf.yaml:1:48: c" + both,
 		"prices: {}":       "1:1: unknown key \"prices\" in the file; available: as_of, usd_per_million_tokens",
 		"as_of: yesterday": "1:8: as_of is not a date; write a date such as 2026-09-30",
 		"":                 "1: the file is empty; prices are below usd_per_million_tokens",

@@ -73,7 +73,8 @@ func TestCutLine(t *testing.T) {
 	}
 	raw, err := os.ReadFile(path)
 	lines := strings.Split(string(raw), "\n")
-	if err != nil || len(lines) != 5 || lines[1] != `{"event":` || !json.Valid([]byte(lines[2])) || !json.Valid([]byte(lines[3])) {
+	if err != nil || len(lines) != 5 || lines[1] != `{"event":` || !json.Valid([]byte(lines[2])) ||
+		!json.Valid([]byte(lines[3])) {
 		t.Errorf("%q, %v", lines, err)
 	}
 }

@@ -28,9 +28,11 @@ func TestText(t *testing.T) {
 			t.Errorf("Text(%q) = %q, want %q", in, got, want)
 		}
 	}
+	if got := Strip("a\u3164\ufe0f\U000e0101b"); got != "ab" {
+		t.Errorf("Strip: %q", got)
+	}
 	for got, want := range map[string]string{
-		Strip("a\u3164\ufe0f\U000e0101b"): "ab",
-		Line("a\nb\tc"):                   `a\nb\tc`, Cut("héllo", 5): "héllo", Cut("héllo!", 5): "héll…", OneLine("a\n  b c", 4): "a b…",
+		Line("a\nb\tc"): `a\nb\tc`, Cut("héllo", 5): "héllo", Cut("héllo!", 5): "héll…", OneLine("a\n  b c", 4): "a b…",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

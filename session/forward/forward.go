@@ -133,8 +133,7 @@ func (f *Forwarder) Close() error {
 func (f *Forwarder) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop := context.AfterFunc(ctx, func() { _ = f.Close() }) // unblocks Accept
-	defer stop()
+	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // unblocks Accept
 	var tasks sync.WaitGroup
 	for i, ln := range f.lns {
 		tasks.Go(func() {
@@ -193,8 +192,7 @@ func (f *Forwarder) serve(ctx context.Context, host *net.TCPConn, p Port) error 
 		return nil
 	}
 	l.inside = inside.(duplex) // documented by DialContext
-	stop := context.AfterFunc(ctx, l.reset)
-	defer stop()
+	defer context.AfterFunc(ctx, l.reset)()
 	var tasks sync.WaitGroup
 	tasks.Go(func() { l.pass(l.inside, l.host) })
 	l.pass(l.host, l.inside)

@@ -77,8 +77,6 @@ func TestFilesThatAreWrong(t *testing.T) {
 		"servers: {a: {command: [b], env: {C: '${GITHUB_TOKEN'}}}":                   "f.yaml:1:38: invalid variable; write ${NAME}, and $${ for ${ itself",
 		"servers: {a: {command: [b], env: {'C=D': x}}}":                              `f.yaml:1:35: invalid name "C=D" in env`,
 		"servers: {a: {url: http://x, headers: {B: \"c\\r\\nd: ${GITHUB_TOKEN}\"}}}": "f.yaml:1:43: the value of servers.a.headers.B contains a newline or a NUL byte",
-		"servers: {a: {url: http://x, headers: {host: b}}}":                          `f.yaml:1:40: invalid or repeated name "host" in headers`,
-		"servers: {a: {url: http://x, headers: {B: c, b: d}}}":                       `f.yaml:1:46: invalid or repeated name "b" in headers`,
 		"servers: {a: {command: [b], start: eagr}}":                                  `f.yaml:1:36: unknown start "eagr"; did you mean "eager"?`,
 		"servers: {a: {command: [b], timeout_seconds: 0}}":                           "f.yaml:1:46: servers.a.timeout_seconds is 0; remove it to use the default",
 		"servers: {a: {command: [b], pin: abc}}":                                     `f.yaml:1:34: "abc" is not a digest; write sha256: and 64 hexadecimal digits`,
@@ -87,6 +85,9 @@ func TestFilesThatAreWrong(t *testing.T) {
 		"policy: {limits: {calls: many}}":                                            "f.yaml:1:26: policy.limits.calls must be a whole number, not text",
 		"policy:":                                                                    "f.yaml:1:8: policy is empty; set a value or remove the key",
 		"a: 1\n---\nb: 2":                                                            "f.yaml:2: more than one YAML document; remove the second one",
+
+		"servers: {a: {url: http://x, headers: {host: b}}}":    `f.yaml:1:40: invalid or repeated name "host" in headers`,
+		"servers: {a: {url: http://x, headers: {B: c, b: d}}}": `f.yaml:1:46: invalid or repeated name "b" in headers`,
 	} {
 		_, err := mcpsource.ParseConfig("f.yaml", []byte(src), variables)
 		if err == nil || err.Error() != want {
