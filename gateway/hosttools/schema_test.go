@@ -96,7 +96,8 @@ func TestSchemasAreCleaned(t *testing.T) {
 	tree.Input = obj{
 		"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "http://x.example/", "type": "object", "default": obj{"a": 1}, "examples": []any{1},
 		"properties": obj{
-			"default": obj{"type": "string", "description": "x\u200by", "x-mcp-header": "a b"}, "root": obj{"$ref": "#/$defs/node"},
+			"default": obj{"type": "string", "description": "x\u200by", "x-mcp-header": "a b"},
+			"root":    obj{"$ref": "#/$defs/node"},
 		},
 		"$defs": obj{"node": obj{"type": "object", "properties": obj{"next": obj{"$ref": "#/$defs/node"}, "v": obj{"type": "integer"}}}},
 	}

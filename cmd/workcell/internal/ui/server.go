@@ -44,11 +44,12 @@ var web embed.FS
 const (
 	MaxConns = 256 // open connections
 
-	maxStreams   = 64
-	maxRequests  = 64 // running requests of one client
-	requestRate  = 100
-	maxBody      = 1 << 20
-	writeTimeout = 30 * time.Second
+	maxStreams  = 64
+	maxRequests = 64 // running requests of one client
+	requestRate = 100
+	maxBody     = 1 << 20
+
+	bodyTimeout, writeTimeout = 30 * time.Second, 30 * time.Second
 )
 
 const openStreams = httpguard.Requests + 1
@@ -260,10 +261,7 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		client = who
 		s.see(r, 0)
 	}
-	kind := httpguard.Requests
-	if at.kind == live {
-		kind = openStreams
-	}
+	kind := map[bool]httpguard.Kind{true: openStreams, false: httpguard.Requests}[at.kind == live]
 	no := s.limiter.Ask(client)
 	if no == nil {
 		no = s.limiter.Take(client, kind, 1)
@@ -274,6 +272,15 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	defer s.limiter.Give(client, kind, 1)
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	if r.Method == http.MethodPost {
+		rc := http.NewResponseController(rw)
+		_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout)) // always supported by the server's connections
+		if r.ParseForm() != nil {
+			http.Error(w, "the body is incomplete, or not a form", http.StatusBadRequest)
+			return
+		}
+		_ = rc.SetReadDeadline(time.Time{}) // an action may take long
+	}
 	s.mux.ServeHTTP(w, r)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -691,6 +692,23 @@ func TestBrokenDownload(t *testing.T) {
 	n, err := io.Copy(io.Discard, r.get(web.Client(), web.URL).Body)
 	if err == nil {
 		t.Errorf("%d bytes are a whole file", n)
+	}
+}
+
+// TestIncompleteForm verifies that an incomplete form changes nothing.
+func TestIncompleteForm(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c, err := net.Dial("tcp", r.web.Listener.Addr().String())
+	checktest.Must(t, err)
+	defer c.Close()
+	_, err = fmt.Fprintf(c, "POST /login HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: same-origin\r\n"+
+		"Content-Length: 99\r\nContent-Type: application/x-www-form-urlencoded\r\n\r\nt=%s", secret)
+	checktest.Must(t, err)
+	half, _ := c.(*net.TCPConn)
+	checktest.Must(t, half.CloseWrite())
+	if got, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 400 ") {
+		t.Errorf("%v: %s", err, got)
 	}
 }
 
