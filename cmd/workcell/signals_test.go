@@ -178,8 +178,8 @@ func TestKeepLeavesTheSandbox(t *testing.T) {
 	}
 }
 
-// TestRunWithoutReaders verifies that a run continues to the end if the reader of the progress is gone. If the reader of
-// the result is gone, the run writes its outputs and closes its sandboxes, or keeps them if it can be continued.
+// TestRunWithoutReaders verifies that a run continues to the end if the reader of the progress is gone. If the reader
+// of the result is gone, the run writes its outputs and closes its sandboxes, or keeps them if it can be continued.
 func TestRunWithoutReaders(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "flow.yaml")
@@ -192,7 +192,8 @@ func TestRunWithoutReaders(t *testing.T) {
 		code      int
 		end, want string
 	}{
-		"stderr": {0, "ok", "done"}, "stdout": {1, "ok", "broken pipe"}, "stdout of a failed run": {1, "bad", "broken pipe"},
+		"stderr": {0, "ok", "done"}, "stdout": {1, "ok", "broken pipe"},
+		"stdout of a failed run": {1, "bad", "broken pipe"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -247,7 +247,8 @@ steps:
 `))
 	for _, flags := range [][]string{nil, {"-o", "json"}} {
 		res := here.Run(t, append([]string{"runs", "logs", id, "--follow"}, flags...)...)
-		if res.Code != 1 || !strings.Contains(res.Stderr, "interrupted") || flags == nil && !strings.Contains(res.Stdout, "removed from the queue") {
+		left := flags != nil || strings.Contains(res.Stdout, "removed from the queue")
+		if res.Code != 1 || !left || !strings.Contains(res.Stderr, "interrupted") {
 			t.Errorf("exit code %d\n%s%s", res.Code, res.Stdout, res.Stderr)
 		}
 	}

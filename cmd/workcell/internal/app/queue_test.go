@@ -18,9 +18,9 @@ import (
 func TestResumeWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	_, j := journals(t)
-	a := New(Options{Env: environ.Of(nil), StateDir: t.TempDir(), State: "postgres://127.0.0.1:1/x", Config: os.DevNull})
+	o := Options{Env: environ.Of(nil), StateDir: t.TempDir(), State: "postgres://127.0.0.1:1/x", Config: os.DevNull}
 	journal(t, j.For("dead", `{"workflow":"/f","detached":true}`), "run_1", step(workflow.EventStepStarted, "fix"))
-	err := a.Resume(t.Context(), j, "run_1", "", false, nil)
+	err := New(o).Resume(t.Context(), j, "run_1", "", false, nil)
 	if code, _ := Classify(err); !errors.Is(err, postgres.ErrUnreachable) || code != ExitFailed {
 		t.Errorf("exit code %d, %v", code, err)
 	}

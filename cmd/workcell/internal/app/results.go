@@ -30,8 +30,8 @@ func runsIn(dir state.Dir) runfiles.Dir { return runfiles.Dir(dir.Path("runs")) 
 // runFiles is like App.RunFiles.
 func (m *Manager) runFiles() runfiles.Dir { return runsIn(m.place.Dir) }
 
-// snapshotsIn returns an owner's directory for the initial files of sandboxes without a later process. The state file and
-// each database have separate directories, because they have different owners.
+// snapshotsIn returns an owner's directory for the initial files of sandboxes without a later process. The state file
+// and each database have separate directories, because they have different owners.
 func snapshotsIn(place state.Place, owner string) runfiles.Dir {
 	name := "snapshots"
 	if place.URL != "" {

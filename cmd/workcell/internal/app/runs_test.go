@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// TestDropSnapshots verifies that the initial files of sandboxes are deleted if their owner is dead, and not if the owner
-// belongs to another store with the same directory.
+// TestDropSnapshots verifies that the initial files of sandboxes are deleted if their owner is dead, and not if the
+// owner belongs to another store with the same directory.
 func TestDropSnapshots(t *testing.T) {
 	t.Parallel()
 	const owner = "aaaaaaaaaaaaaaaa"

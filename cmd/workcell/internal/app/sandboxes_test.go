@@ -22,7 +22,8 @@ func TestByBackend(t *testing.T) {
 	checktest.Must(t, err)
 	for name, engine := range map[string]string{"a": "docker-1", "b": "local-1"} {
 		checktest.Must(t, store.Insert(t.Context(), record.Record{
-			ID: "sbx_" + name, Key: session.UserKey(name), Engine: engine, EngineID: name, Owner: "x", State: record.Ready,
+			ID: "sbx_" + name, Key: session.UserKey(name), Engine: engine, EngineID: name, Owner: "x",
+			State: record.Ready,
 		}))
 	}
 	checktest.Must(t, store.Close())

@@ -40,7 +40,8 @@ func TestOutput(t *testing.T) {
 	}
 	b.Reset()
 	long := strings.Repeat("k", 2000) // YAML limits keys
-	if err := WriteLines(&b, "  ", map[string]any{long: 1}); err != nil || b.String() != "  {\n    \""+long+"\": 1\n  }\n" {
+	err := WriteLines(&b, "  ", map[string]any{long: 1})
+	if want := "  {\n    \"" + long + "\": 1\n  }\n"; err != nil || b.String() != want {
 		t.Errorf("%v: %q", err, b.String())
 	}
 }

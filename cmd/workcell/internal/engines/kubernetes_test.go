@@ -45,15 +45,15 @@ func TestClusterSettings(t *testing.T) {
 func TestKubeconfigContext(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "config")
-	checktest.Must(t, os.WriteFile(file, []byte(`{"current-context": "a", "clusters": [{"name": "c", "cluster": {"server": "http://c"}}],
-"contexts": [{"name": "a", "context": {"cluster": "c", "namespace": "n"}}, {"name": "b", "context": {"cluster": "c"}}]}`), 0o600))
+	checktest.Must(t, os.WriteFile(file, []byte(`
+{"current-context": "a", "clusters": [{"name": "c", "cluster": {"server": "http://c"}}], "contexts": [
+	{"name": "a", "context": {"cluster": "c", "namespace": "n"}}, {"name": "b", "context": {"cluster": "c"}}]}`), 0o600))
 	for _, test := range []struct{ set, context, namespace string }{{"", "a", "n"}, {"b", "b", "default"}} {
 		s := Set{Env: environ.Of(map[string]string{"KUBECONFIG": file}), Cluster: config.Kubernetes{Context: test.set}}
 		vars, err := s.Environ()
-		for _, want := range []string{"WORKCELL_KUBE_CONTEXT=" + test.context, "WORKCELL_KUBE_NAMESPACE=" + test.namespace} {
-			if err != nil || !slices.Contains(vars, want) {
-				t.Errorf("%s is not in %v, %v", want, vars, err)
-			}
+		if err != nil || !slices.Contains(vars, "WORKCELL_KUBE_CONTEXT="+test.context) ||
+			!slices.Contains(vars, "WORKCELL_KUBE_NAMESPACE="+test.namespace) {
+			t.Errorf("%v, %v, want %+v", vars, err, test)
 		}
 	}
 }

@@ -133,7 +133,8 @@ func (o Options) launch(owner string) (*exec.Cmd, error) {
 		return nil, err
 	}
 	cmd := exec.Command(self, Command, "--state-dir", dir, "--backend", o.Backend, "--engine", o.Engine, "--owner", owner)
-	cmd.Args[0], cmd.Dir, cmd.Env = "workcell", string(filepath.Separator), append(append(engine, database...), Variable+"=off")
+	cmd.Args[0], cmd.Dir = "workcell", string(filepath.Separator)
+	cmd.Env = append(append(engine, database...), Variable+"=off")
 	if err := detach(cmd); err != nil {
 		return nil, err
 	}
@@ -146,8 +147,9 @@ func (o Options) launch(owner string) (*exec.Cmd, error) {
 
 // databaseOptions are the options of a connection. Their variables begin with PG. fileOptions are names of files.
 const (
-	databaseOptions = "appname channelbinding connect_timeout database host maxprotocolversion minprotocolversion options " +
-		"password port requireauth service sslmode sslnegotiation sslpassword sslsni targetsessionattrs tz user " + fileOptions
+	databaseOptions = "appname channelbinding connect_timeout database host maxprotocolversion minprotocolversion " +
+		"options password port requireauth service sslmode sslnegotiation sslpassword sslsni targetsessionattrs tz " +
+		"user " + fileOptions
 	fileOptions = "passfile servicefile sslcert sslkey sslrootcert"
 )
 

@@ -88,11 +88,16 @@ func TestDatabase(t *testing.T) {
 	checktest.Must(t, err)
 	got, err := Options{
 		State: state.Place{URL: "postgres://u:p@h:1,i:2/?sslcert=c&sslrootcert=system"},
-		Env:   environ.Of(map[string]string{"PGDATABASE": "d", "PGSSLPASSWORD": "s", "PGSERVICE": "s", "PGPASSFILE": "f", "PGSSLROOTCERT": "system"}),
+		Env: environ.Of(map[string]string{
+			"PGDATABASE": "d", "PGSSLPASSWORD": "s", "PGSERVICE": "s", "PGPASSFILE": "f", "PGSSLROOTCERT": "system",
+		}),
 	}.database()
 	checktest.Must(t, err)
-	want := []string{"PGDATABASE=d", "PGSERVICE=s", "PGSSLPASSWORD=s", "PGPASSFILE=" + filepath.Join(here, "f"), "PGSSLROOTCERT=system",
-		"WORKCELL_STATE=postgres://u:p@h:1,i:2/?sslcert=" + url.QueryEscape(filepath.Join(here, "c")) + "&sslrootcert=system"}
+	cert := url.QueryEscape(filepath.Join(here, "c"))
+	want := []string{
+		"PGDATABASE=d", "PGSERVICE=s", "PGSSLPASSWORD=s", "PGPASSFILE=" + filepath.Join(here, "f"), "PGSSLROOTCERT=system",
+		"WORKCELL_STATE=postgres://u:p@h:1,i:2/?sslcert=" + cert + "&sslrootcert=system",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("variables (-want +got):\n%s", diff)
 	}

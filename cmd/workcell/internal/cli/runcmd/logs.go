@@ -24,8 +24,8 @@ func newRunsLogsCmd(a *command) *cobra.Command {
 interrupted or cannot run. You can read the log on any host that can connect to the database. Other runs have no log:
 for them, and with -o json, the command prints the steps, as ` + "`workcell runs show`" + ` does.
 
-With --follow, the command prints new lines until the run ends or leaves the queue. It exits with 0 if the run succeeds and with 1
-otherwise. If the run has no log, the command waits and then prints the steps.`,
+With --follow, the command prints new lines until the run ends or leaves the queue. It exits with 0 if the run
+succeeds and with 1 otherwise. If the run has no log, the command waits and then prints the steps.`,
 		Example: "  workcell runs logs run_… --follow",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
