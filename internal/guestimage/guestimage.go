@@ -36,8 +36,7 @@ func Image(arch string) (v1.Image, error) {
 	}
 	img := mutate.MediaType(mutate.ConfigMediaType(empty.Image, types.OCIConfigJSON), types.OCIManifestSchema1)
 	blob, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(layer)),
-			nil
+		return io.NopCloser(bytes.NewReader(layer)), nil
 	}, tarball.WithMediaType(types.OCILayer))
 	if err == nil {
 		img, err = mutate.Append(img, mutate.Addendum{Layer: blob, History: v1.History{CreatedBy: "workcell guest image"}})

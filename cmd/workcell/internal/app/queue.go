@@ -380,9 +380,6 @@ func (a *App) cancelElsewhere(
 
 // hostname returns the name of this host for logs.
 func hostname() string {
-	name, err := os.Hostname()
-	if err != nil {
-		return "a worker"
-	}
-	return strings.TrimSpace(name)
+	name, _ := os.Hostname()
+	return cmp.Or(strings.TrimSpace(name), "a worker")
 }

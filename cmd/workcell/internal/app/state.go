@@ -35,12 +35,9 @@ func (a *App) machine() string {
 	if cmp.Or(a.opts.State, a.opts.Env.Get(state.Variable)) == "" {
 		return ""
 	}
-	id, err := os.ReadFile("/etc/machine-id")
-	if name := strings.TrimSpace(string(id)); err == nil && name != "" {
-		return name
-	}
+	id, _ := os.ReadFile("/etc/machine-id")
 	name, _ := os.Hostname() // the last distinguishing property
-	return name
+	return cmp.Or(strings.TrimSpace(string(id)), name)
 }
 
 // openStore opens the records of sandboxes. It returns nil if the command runs without records.

@@ -1,6 +1,7 @@
 package engines
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -34,10 +35,7 @@ func (e Engine) begin(ctx context.Context) <-chan opened {
 
 // why returns the reason why an engine is not usable, in one line.
 func (o opened) why(ctx context.Context) string {
-	if words := o.engine.Absent(ctx); words != "" {
-		return words
-	}
-	return sanitize.Line(o.err.Error())
+	return cmp.Or(o.engine.Absent(ctx), sanitize.Line(o.err.Error()))
 }
 
 // openAuto opens Docker, or else containerd. It never falls back to the local backend, because it uses no container, so
