@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -32,11 +31,11 @@ const settleTimeout = 10 * time.Second
 // Options configures a reaper.
 type Options struct {
 	State   state.Place
-	Env     environ.Lookup           // variables to find the database of State
-	Backend string                   // name of the engine's driver
-	Engine  string                   // engine ID in the records
-	Environ func() ([]string, error) // returns the variables to find the same engine
-	Failed  func(error)              // called if no reaper can be started
+	Env     func(name string) (string, bool) // returns variables to find the database of State
+	Backend string                           // name of the engine's driver
+	Engine  string                           // engine ID in the records
+	Environ func() ([]string, error)         // returns the variables to find the same engine
+	Failed  func(error)                      // called if no reaper can be started
 }
 
 // Guard returns a store. The store starts a reaper before the manager creates the first sandbox. At the end, it stops
