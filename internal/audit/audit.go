@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"sync"
@@ -94,11 +93,11 @@ func Open(path string, o Options) (*Log, error) {
 		return nil, err
 	}
 	last := []byte{'\n'}
-	if r, err := os.Open(path); err == nil {
-		if _, err := r.Seek(-1, io.SeekEnd); err == nil { // neither empty nor a pipe
-			_, _ = r.Read(last) // an unreadable file keeps its line
+	if st, err := file.Stat(); err == nil && st.Mode().IsRegular() { // neither a pipe nor a device
+		if r, err := os.Open(path); err == nil {
+			_, _ = r.ReadAt(last, st.Size()-1) // an empty or unreadable file keeps its line
+			_ = r.Close()                      // only read
 		}
-		_ = r.Close() // only read
 	}
 	if last[0] != '\n' {
 		if _, err := file.WriteString("\n"); err != nil {
