@@ -15,8 +15,9 @@ const (
 	// quiet is how long the pool waits after the last Take before it creates a thing, so that callers that take many
 	// things have the CPU for their first work. maxQuiet is the maximum total wait.
 	quiet, maxQuiet = 100 * time.Millisecond, 2 * time.Second
-	// restFactor is the pause after creating a thing, as a multiple of the creation time.
-	restFactor = 3
+	// restFactor is the pause after creating a thing, as a multiple of the creation time. A creation longer than
+	// maxRest/restFactor mostly waits for others, for example for a node of a cluster, so it does not need a longer pause.
+	restFactor, maxRest = 3, 5 * time.Second
 	// checkEvery is the interval between reviews of the things in the pool.
 	checkEvery = 10 * time.Second
 	// firstPause and longestPause are the limits of the pause between failed attempts.
@@ -172,8 +173,7 @@ func (p *Pool[K, T]) next(now time.Time) (kind K, wait time.Duration) {
 	return kind, 0
 }
 
-// fill creates one thing and then pauses for three times the creation time. Therefore the pool uses at most a quarter
-// of the time, whatever a thing costs.
+// fill creates one thing and then pauses. Therefore quick creations use at most a quarter of the time.
 func (p *Pool[K, T]) fill(ctx context.Context, kind K) {
 	began := time.Now()
 	thing, err := p.source.Make(ctx, kind)
@@ -192,7 +192,7 @@ func (p *Pool[K, T]) fill(ctx context.Context, kind K) {
 	}
 	p.mu.Unlock()
 	select {
-	case <-time.After(restFactor * took):
+	case <-time.After(min(restFactor*took, maxRest)):
 	case <-ctx.Done():
 	}
 }

@@ -83,16 +83,22 @@ func take(t *testing.T, p *Pool[string, int], want bool) int {
 	return n
 }
 
-// TestFill verifies that the pool creates one number at a time, for a quarter of the time. It replaces taken numbers,
-// but not while callers are still taking.
+// TestFill verifies that the pool creates one number at a time, with pauses. It replaces taken numbers, but not while
+// callers are still taking.
 func TestFill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		slow := &works{takes: 20 * time.Second}
+		_, stop := start(t, slow, 3, -1)
 		w := &works{takes: time.Second}
 		p, end := start(t, w, 3, -1)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if made, _ := w.record(); len(made) != 3 || made[1].Sub(made[0]) != (1+restFactor)*time.Second {
 			t.Errorf("made at %v", made)
+		}
+		time.Sleep(10*time.Second + maxRest)
+		if left := stop(); len(left) != 3 {
+			t.Errorf("slow: %d in time", len(left))
 		}
 		for range 3 {
 			take(t, p, true)
