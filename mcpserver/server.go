@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/interrupt"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/patch"
@@ -33,8 +34,11 @@ const sweepEvery = time.Minute
 // maxCalls is the maximum number of concurrent calls of one scope, including pending calls.
 const maxCalls = 64
 
-// closeTimeout limits the removal of a scope's sandboxes.
-const closeTimeout = 60 * time.Second
+// closeTimeout limits the removal of a scope's sandboxes. closeTogether is how many scopes are removed at a time.
+const (
+	closeTimeout  = 60 * time.Second
+	closeTogether = 16
+)
 
 // Options configures New. The field comments describe the zero values. Negative numbers are errors.
 type Options struct {
@@ -167,10 +171,7 @@ func (s *Server) end(ctx context.Context, remove bool) error {
 	scopes := slices.Collect(maps.Keys(s.scopes))
 	s.mu.Unlock()
 	s.cancel()
-	var errs []error
-	for _, sc := range scopes {
-		errs = append(errs, s.endScope(ctx, sc, remove))
-	}
+	errs := bound.Each(closeTogether, len(scopes), func(i int) error { return s.endScope(ctx, scopes[i], remove) })
 	s.wg.Wait()
 	return errors.Join(errs...)
 }

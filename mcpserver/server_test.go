@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/mcpserver"
@@ -309,6 +311,28 @@ func TestCloseEndsCalls(t *testing.T) {
 	if _, err := mcpserver.New(nil, nil); err == nil {
 		t.Error("a server without manager")
 	}
+}
+
+// TestCloseTogether verifies that Close removes the sandboxes of all clients concurrently.
+func TestCloseTogether(t *testing.T) {
+	t.Parallel()
+	b, err := memory.New(nil)
+	checktest.Must(t, err)
+	s := newServer(t, newManagerOn(t, b, nil), nil)
+	var all sync.WaitGroup
+	for range 3 {
+		must(t, connectPipes(t, s, nil), "sandbox_open", nil)
+		all.Add(1)
+	}
+	b.Fault(func(_ context.Context, c memory.Call) error {
+		if c.Op == memory.OpRemove {
+			all.Done()
+			all.Wait()
+		}
+		return nil
+	})
+	checktest.Must(t, s.Close(t.Context()))
+	b.Fault(nil)
 }
 
 // TestClientTakesNoAnswers verifies that a client that hangs up without reading blocks nothing.
