@@ -131,13 +131,15 @@ const (
 	ruleRoot   = "root"   // Options.AllowRoot
 )
 
+var errRoot = errors.New("root is not allowed in sandboxes")
+
 // refusedOpen returns err. If the reason is a policy, refusedOpen adds a span event and an audit record.
 func refusedOpen(ctx context.Context, key Key, req Request, err error) error {
 	if !errors.Is(err, backend.ErrPermission) {
 		return err
 	}
 	rule := ruleImages
-	if user, err := record.ParseUser(req.User); err == nil && record.IsRoot(user) {
+	if errors.Is(err, errRoot) {
 		rule = ruleRoot
 	}
 	trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.KeyRule.String(rule)))

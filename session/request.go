@@ -94,7 +94,7 @@ func (m *Manager) permit(req *Request) error {
 		return err
 	}
 	if !m.opts.AllowRoot && record.IsRoot(user) {
-		return fmt.Errorf("%w: user %q: root is not allowed in sandboxes", backend.ErrPermission, sanitize.Message(req.User))
+		return fmt.Errorf("%w: user %q: %w", backend.ErrPermission, sanitize.Message(req.User), errRoot)
 	}
 	req.User = user
 	return nil
