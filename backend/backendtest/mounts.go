@@ -62,7 +62,7 @@ func (s *suite) mountsShown(t *testing.T) {
 // mountsRefused verifies that mounts of system paths of the sandbox or the host are rejected under any name.
 func (s *suite) mountsRefused(t *testing.T) {
 	dir := shared(t, "")
-	must(t, os.Symlink("/etc", filepath.Join(dir, "link")))
+	must(t, errors.Join(os.Symlink("/etc", filepath.Join(dir, "link")), os.Mkdir(filepath.Join(dir, ".ssh"), 0o700)))
 	for _, m := range []backend.Mount{
 		{Source: dir, Target: "/"}, {Source: dir, Target: "/workspace"}, {Source: dir, Target: "/workspace/x"}, {Source: dir, Target: "/proc"},
 		{Source: dir, Target: "/proc/sys"}, {Source: dir, Target: "/tmp/x"}, {Source: dir, Target: "/dev/shm"}, {Source: dir, Target: "/data/../proc"},
@@ -70,6 +70,7 @@ func (s *suite) mountsRefused(t *testing.T) {
 		{Source: "/", Target: "/data"}, {Source: "/etc", Target: "/data"}, {Source: "/proc/1", Target: "/data"}, {Source: "/var/run/x", Target: "/data"},
 		{Source: "/var", Target: "/data"}, {Source: "/var/lib/workcell", Target: "/data"}, {Source: "", Target: "/data"}, {Source: "x", Target: "/data"}, {Source: dir + "/../..", Target: "/data"},
 		{Source: filepath.Join(dir, "link"), Target: "/data"}, {Source: filepath.Join(dir, "file"), Target: "/data"}, {Source: filepath.Join(dir, "none"), Target: "/data"},
+		{Source: filepath.Join(dir, ".ssh"), Target: "/data"},
 	} {
 		spec := s.lone(t)
 		spec.Mounts = []backend.Mount{m}

@@ -85,7 +85,8 @@ func checkSources(list []backend.Mount) error {
 // checkSource returns an error if a host directory may not be mounted. The error does not contain the directory,
 // because models read errors.
 func checkSource(m backend.Mount, dir string, held ...string) error {
-	if slices.ContainsFunc(append(held, heldSources()...), func(held string) bool { return overlap(dir, held) }) {
+	if slices.Contains(strings.Split(dir, "/"), ".ssh") ||
+		slices.ContainsFunc(append(held, heldSources()...), func(held string) bool { return overlap(dir, held) }) {
 		return fmt.Errorf("mount: the source of %s may not be mounted in a sandbox: %w", m.Target, backend.ErrPermission)
 	}
 	return nil

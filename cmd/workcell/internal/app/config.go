@@ -47,8 +47,8 @@ func (a *App) defaults(c *config.Config) session.Defaults {
 	}
 }
 
-// checkMounts refuses mounts of Workcell's own directories. Code with read access could learn about other sandboxes.
-// Code with write access would get the command's privileges.
+// checkMounts refuses mounts of the user's keys and of Workcell's own directories. Code with read access could learn
+// about other sandboxes. Code with write access would get the command's privileges.
 func (a *App) checkMounts(list []backend.Mount) error {
 	if len(list) == 0 {
 		return nil
@@ -61,6 +61,9 @@ func (a *App) checkMounts(list []backend.Mount) error {
 	if home, err := a.opts.Env.ConfigHome(); err == nil { // a user without a home directory has no configuration
 		held = append(held, filepath.Join(home, "workcell"))
 	}
+	if home, err := os.UserHomeDir(); err == nil {
+		held = append(held, filepath.Join(home, ".ssh"))
+	}
 	for _, m := range list {
 		if _, err := os.Stat(m.Source); errors.Is(err, fs.ErrNotExist) {
 			// Drivers do not show the path to models, so print it here.
@@ -71,7 +74,7 @@ func (a *App) checkMounts(list []backend.Mount) error {
 			dir, err := WithoutLinks(dir)                        // later commands trust even a file created later
 			if abs, absErr := filepath.Abs(dir); errors.Join(sourceErr, err, absErr) == nil &&
 				(strings.HasPrefix(source+"/", abs+"/") || strings.HasPrefix(abs+"/", source+"/")) {
-				return UsageError(fmt.Errorf("mounts: %s contains files of Workcell", m.Source), "mount another directory")
+				return UsageError(fmt.Errorf("mounts: %s contains keys, or files of Workcell", m.Source), "mount another directory")
 			}
 		}
 	}
