@@ -13,8 +13,8 @@
 // # Limits
 //
 // Every run is bounded by max_steps and timeout, by the numbers of branches, items, and attempts, by the size of its
-// state, and by the cost of each expression. If a run exceeds a limit, it ends with an error wrapping [ErrLimit]. A
-// workflow cannot run itself, not even through its agents.
+// state, and by the cost of each expression. If a run exceeds a limit other than the timeout, it ends
+// with an error wrapping [ErrLimit]. A workflow cannot run itself, not even through its agents.
 //
 // # Spans
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/workcell-dev/workcell/internal/expr"
@@ -90,6 +91,13 @@ func (e *Error) Error() string {
 
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
+
+// Is makes errors.Is(e, ErrLimit) true if a limit of the run caused e, also in a branch or before a resume.
+func (e *Error) Is(target error) bool {
+	limit := func(c Code) bool { return c == codeMaxSteps || c == codeMaxVisits || c == codeLimit }
+	return target == ErrLimit &&
+		(limit(e.Code) || slices.ContainsFunc(e.Failed, func(f Failure) bool { return limit(f.Code) }))
+}
 
 // data returns the value of steps.<id>.error in expressions.
 func (e *Error) data() map[string]any {

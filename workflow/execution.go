@@ -105,7 +105,7 @@ func (ex *execution) skipped(ctx context.Context) (bool, error) {
 		}
 	}
 	if ex.maxVisits > 0 && ex.visit > ex.maxVisits {
-		return false, failf(codeMaxVisits, ErrLimit, "reached more than %d times (max_visits)", ex.maxVisits)
+		return false, failf(codeMaxVisits, nil, "reached more than %d times (max_visits)", ex.maxVisits)
 	}
 	return false, nil
 }
@@ -131,7 +131,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 	if before.running { // it was counted when it first started, so repeated interruptions do not count
 	} else if n := r.steps.Add(1); n > int64(r.wf.MaxSteps) {
 		r.steps.Add(-1)
-		return res, finalf(codeMaxSteps, ErrLimit, "the run reached max_steps (%d)", r.wf.MaxSteps)
+		return res, finalf(codeMaxSteps, nil, "the run reached max_steps (%d)", r.wf.MaxSteps)
 	}
 	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit),
 		"attempts": int64(attempt)})

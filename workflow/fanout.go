@@ -67,10 +67,10 @@ func itemError(errs []*Error) error {
 // items have already started and count against max_steps.
 func (ex *execution) checkItemBudget(items int) error {
 	if items > maxItems {
-		return failf(codeLimit, ErrLimit, "%d items, at most %d are allowed", items, maxItems)
+		return failf(codeLimit, nil, "%d items, at most %d are allowed", items, maxItems)
 	}
 	if left := ex.run.wf.MaxSteps - int(ex.run.steps.Load()); items > left && ex.losses == 0 {
-		return finalf(codeMaxSteps, ErrLimit, "%d items need at least as many steps, but only %d of max_steps %d remain",
+		return finalf(codeMaxSteps, nil, "%d items need at least as many steps, but only %d of max_steps %d remain",
 			items, max(left, 0), ex.run.wf.MaxSteps)
 	}
 	return nil

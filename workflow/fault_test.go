@@ -128,6 +128,10 @@ steps:
   - {id: g, type: for_each, items: input.list, max_concurrency: 64, steps: [{id: c, type: agent, agent: half}, {id: d, type: agent, agent: half}, {id: e, type: agent, agent: wait}]}`,
 			err: "the run's data exceeds 64 MiB",
 		},
+		"visits in an item": {src: `
+  - {id: f, type: for_each, items: [1], steps: [{id: a, type: set, vars: {x: 1}, max_visits: 2, next: a}]}`,
+			err: "max_visits",
+		},
 		"an expression bomb": {src: `
   - {id: a, type: set, vars: {l: "${ input.list.map(x, input.list.map(y, input.list)) }"}}`,
 			input: map[string]any{"list": big[:1000]},

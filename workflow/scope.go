@@ -106,7 +106,7 @@ func (sc *scope) account(key string, size int) error {
 	grown := size - sc.held[key]
 	sc.held[key] = size
 	if sc.run.held.Add(int64(grown)) > maxStateBytes {
-		return finalf(codeLimit, ErrLimit, "the run's data exceeds %d MiB", maxStateBytes>>20)
+		return finalf(codeLimit, nil, "the run's data exceeds %d MiB", maxStateBytes>>20)
 	}
 	return nil
 }
