@@ -268,8 +268,9 @@ func (q *Queue) Carry(ctx context.Context, r runstore.Run, owner string, lost <-
 	if err != nil {
 		return errors.Join(err, q.release(ctx, r.ID, owner, lost))
 	}
-	carried, cancel := context.WithCancelCause(ctx)
+	carried, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { cancel(workflow.ErrInterrupted) })()
 	if r.Cancel {
 		cancel(errCancelled)
 	}

@@ -263,9 +263,13 @@ func TestReleaseWithoutDatabase(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- q.Carry(ctx, r, owner, nil, func(context.Context, workflow.Journal, []workflow.Entry) error {
+		ended <- q.Carry(ctx, r, owner, nil, func(ctx context.Context, _ workflow.Journal, _ []workflow.Entry) error {
 			server.Kill()
 			stop()
+			<-ctx.Done()
+			if err := context.Cause(ctx); !errors.Is(err, workflow.ErrInterrupted) {
+				t.Errorf("it ended with %v", err)
+			}
 			return nil
 		})
 	}()
