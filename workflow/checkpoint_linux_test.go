@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/internal/checktest"
@@ -47,6 +48,10 @@ steps:
   - {id: three, type: exec, command: "cp log before; echo three >> log; test -e ok"}
   - {id: four, type: exec, command: "cat log"}
 `)
+	lost, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, nil)
+	if left := m.InScope(session.WorkflowKey(lost.RunID, "").Scope()); err == nil || len(left) != 0 {
+		t.Errorf("without a journal: %v, %d sandboxes are left", err, len(left))
+	}
 	j := &cutJournal{room: -1}
 	e := workflow.NewEngine(m, nil, &workflow.Options{Journal: j})
 	res, err := e.Run(t.Context(), wf, nil)
@@ -91,6 +96,31 @@ steps:
 	}
 	if left := m.InScope(record.Scope{Namespace: record.NamespaceWorkflow, ID: res.RunID}); len(left) != 0 {
 		t.Errorf("%d sandboxes are left", len(left))
+	}
+}
+
+// TestResumeWithSameManager verifies that Resume kills leftover commands of the interrupted step in open sandboxes.
+func TestResumeWithSameManager(t *testing.T) {
+	t.Parallel()
+	m := localManager(t)
+	wf := parse(t, `id: w
+sandbox: {image: host}
+steps: [{id: alone, type: exec, command: "! grep -qx sleep /proc/[0-9]*/comm"}]
+`)
+	j := &cutJournal{room: 2}
+	e := workflow.NewEngine(m, nil, &workflow.Options{Journal: j})
+	res, err := e.Run(t.Context(), wf, nil)
+	if !errors.Is(err, errCut) {
+		t.Fatal(err)
+	}
+	s, err := m.Get(session.WorkflowKey(res.RunID, record.DefaultName))
+	checktest.Must(t, err)
+	started := sandbox.WithOrigin(t.Context(), func() string { return res.RunID + " 2 0" })
+	_, err = s.Exec(started, sandbox.ExecRequest{Command: "sleep 1000", Yield: time.Millisecond})
+	checktest.Must(t, err)
+	j.room = -1
+	if res, err := e.Resume(t.Context(), wf, j.entries(t)); err != nil {
+		t.Errorf("%+v, %v", res, err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
@@ -48,6 +49,13 @@ func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Re
 	checkpoint, err := pendingRollback(entries)
 	if err != nil {
 		return nil, err
+	}
+	if r.base.OnAdopt != nil && r.manager != nil { // this process may have had the run before
+		for _, s := range r.manager.InScope(r.scope().Scope()) {
+			if err := r.base.OnAdopt(ctx, s); err != nil && !errors.Is(err, backend.ErrLost) {
+				return nil, err
+			}
+		}
 	}
 	r.goBack(checkpoint)
 	r.seq = int64(len(entries))

@@ -259,7 +259,8 @@ func (r *run) conclude(ctx context.Context, out any, err error) bool {
 	} else {
 		r.result.Outcome, r.result.Output = Succeeded, out
 	}
-	if r.result.Error != nil && r.wf.Checkpoints && r.result.Outcome != Cancelled && r.opts.Within == nil {
+	if r.result.Error != nil && r.wf.Checkpoints && r.result.Outcome != Cancelled && r.opts.Within == nil &&
+		r.opts.Journal != nil {
 		r.result.Unfinished = failf(r.result.Error.Code, nil, "the run failed and can be resumed from an earlier step")
 	} else {
 		r.collectResults(ctx)

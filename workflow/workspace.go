@@ -89,11 +89,11 @@ func (r *run) setBase(ctx context.Context) error {
 		return nil
 	}
 	if r.workspace, err = transfer.NewSnapshot(ctx, at, file); err != nil {
-		err = fmt.Errorf("workspace %s: %w", at.Dir, err)
+		text := fmt.Errorf("workspace %s: %w", at.Dir, err)
 		if placed := r.wf.CheckWorkspace(ctx); placed != nil && r.opts.Workspace == "" {
-			err = placed
+			text = placed
 		}
-		return failf(CodeInput, err, "%v", err)
+		return failf(CodeInput, err, "%v", text)
 	}
 	r.base = r.workspace.Into(req)
 	return nil
