@@ -11,8 +11,9 @@ import (
 // Driver supports one CLI. All methods must be safe for concurrent use.
 type Driver interface {
 	Name() string
-	// Prepare returns the invocation of the CLI for a task. It must have no side effects and depend only on the arguments.
-	// It returns backend.ErrUnsupported for missing features of the CLI, and backend.ErrInvalid for invalid tasks.
+	// Prepare returns the invocation of the CLI for a task. It must have no side effects and depend only on the
+	// arguments. It returns backend.ErrUnsupported for missing features of the CLI, and backend.ErrInvalid or
+	// ErrTooLarge for invalid tasks.
 	Prepare(Task, Inside) (Invocation, error)
 	// Parser returns a parser for the output of one invocation.
 	Parser() Parser
@@ -64,17 +65,17 @@ type Invocation struct {
 	Meta map[string]any
 	// Keep are the files for resuming a session, relative to Inside.Settings. All others are removed before a call.
 	Keep []string
-	// Late means the first event arrives with the first answer of the model. Then only Options.Stall limits the wait for
-	// it.
+	// Late means the first event arrives with the first answer of the model. Then only Options.Stall limits the wait
+	// for it.
 	Late bool
-	// Talk returns the parser for a CLI with a two-way protocol. The parser writes to the CLI's standard input, which is
-	// closed after KindEnd. The CLI must then exit. If Talk is nil, Driver.Parser parses the output, and Stdin is the
-	// whole input.
+	// Talk returns the parser for a CLI with a two-way protocol. The parser writes to the CLI's standard input, which
+	// is closed after KindEnd. The CLI must then exit. If Talk is nil, Driver.Parser parses the output, and Stdin is
+	// the whole input.
 	Talk func(stdin io.Writer) Parser
 	// Text means the CLI's output is the answer, so empty lines are kept.
 	Text bool
-	// CountTurns means each KindUsage is a turn of the model. Run stops the CLI after Task.MaxTurns turns, because the CLI
-	// itself does not.
+	// CountTurns means each KindUsage is a turn of the model. Run stops the CLI after Task.MaxTurns turns, because the
+	// CLI itself does not.
 	CountTurns bool
 }
 

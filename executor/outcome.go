@@ -23,7 +23,7 @@ const (
 	Stalled    Outcome = "stalled"     // no events for Options.Stall
 	Cancelled  Outcome = "cancelled"   // canceled by the context
 	Crashed    Outcome = "crashed"     // exited without a result, or did not start
-	Unparsable Outcome = "unparsable"  // no output was recognized
+	Unparsable Outcome = "unparsable"  // exited with 0, but the end of the run was not recognized
 )
 
 // Errors of Result.Err for errors.Is.

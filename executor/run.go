@@ -56,8 +56,8 @@ type Options struct {
 	Agent string
 	// Models are the addresses of the model in the sandbox. The driver selects an address by dialect.
 	Models map[model.Dialect]Endpoint
-	// Grant adds network services to the CLI's command. It is called with the context of the run's span. HostTools reports
-	// whether the services include the host tools. If so, the CLI gets their MCP server.
+	// Grant adds network services to the CLI's command. It is called with the context of the run's span. HostTools
+	// reports whether the services include the host tools. If so, the CLI gets their MCP server.
 	Grant     func(context.Context, *sandbox.ExecRequest)
 	HostTools bool
 
@@ -84,7 +84,7 @@ type Options struct {
 // Result is the result of a CLI run.
 type Result struct {
 	Text      string // answer: the last message of the model
-	Data      []byte // answer for Task.Schema as JSON, if the CLI reports it separately
+	Data      []byte // answer for Task.Schema as JSON, reported separately or as the whole Text
 	SessionID string
 	Resumed   bool // the session was started by an earlier run
 	Outcome   Outcome

@@ -32,8 +32,8 @@
 //
 // A call of more than 45 seconds is answered as pending with a task_id, and continues. It also continues if the client
 // cancels it because of a timeout. The tools task_status, task_result, and task_cancel list such calls, return their
-// results, and cancel them. Results are kept for Options.IdleTimeout. Servers with Options.Shared wait for the end of a
-// call instead, because the next request may reach another server.
+// results, and cancel them. Results are kept for Options.IdleTimeout, at most 64 with 16 MiB per scope. Servers with
+// Options.Shared wait for the end of a call instead, because the next request may reach another server.
 //
 // # The guard policy
 //

@@ -43,30 +43,31 @@ type HTTPOptions struct {
 	Tokens []Token
 	// TLS is the configuration for HTTPS. If nil, the server uses plain HTTP.
 	TLS *tls.Config
-	// Hosts are additional host names of the server. Localhost and IP addresses are always allowed, because a foreign web
-	// page cannot use them as a name.
+	// Hosts are additional host names of the server. Localhost and IP addresses are always allowed, because a foreign
+	// web page cannot use them as a name.
 	Hosts []string
 	// Origins are the origins of web pages that may use the server. Pages of the server's own host are always allowed.
 	Origins []string
-	// MaxConns is the maximum number of open connections. Further connections wait to be accepted. If zero, it defaults to
-	// DefaultMaxConns.
+	// MaxConns is the maximum number of open connections. Further connections wait to be accepted. If zero, it defaults
+	// to DefaultMaxConns.
 	MaxConns int
 	// MaxSessions is the maximum number of open MCP sessions. MaxOwnerSessions is the maximum per client. If zero, they
 	// default to 512 and 128.
 	MaxSessions, MaxOwnerSessions int
-	// MaxRequests is the maximum number of concurrent requests of one client. It does not count the event stream of each
-	// session. If zero, it defaults to 64.
+	// MaxRequests is the maximum number of concurrent requests of one client. It does not count the event stream of
+	// each session. If zero, it defaults to 64.
 	MaxRequests int
 	// MaxBodyBytes is the maximum memory for the bodies of running requests. One client may use a quarter of it, or one
-	// message if it is larger. If zero, it defaults to 256 MiB.
+	// message if it is larger. Messages above MaxBodyBytes are refused. If zero, it defaults to 256 MiB.
 	MaxBodyBytes int64
 	// Rate is the maximum number of requests per second of one client. The burst size is twice the rate. If zero, it
 	// defaults to DefaultRate.
 	Rate int
-	// BodyTimeout is the maximum time to receive a request body. WriteTimeout is the maximum time for a client to receive
-	// one write of an answer. If zero, they default to 30 seconds.
+	// BodyTimeout is the maximum time to receive a request body. WriteTimeout is the maximum time for a client to
+	// receive one write of an answer. If zero, they default to 30 seconds.
 	BodyTimeout, WriteTimeout time.Duration
-	// StopTimeout is the maximum time for running requests to end after ctx is done. If zero, it defaults to 10 seconds.
+	// StopTimeout is the maximum time for running requests to end after ctx is done. If zero, it defaults to 10
+	// seconds.
 	StopTimeout time.Duration
 }
 

@@ -20,9 +20,9 @@ import (
 // base64.
 const MaxMessageBytes = 16 << 20
 
-// ServeStdio serves one client until the client closes in or ctx is done. Messages are lines of in. Only answers are
-// written to out. ServeStdio closes neither in nor out. The client's sandboxes stay open until Close or Detach. The end
-// of in is not an error.
+// ServeStdio serves one client until the client closes in or ctx is done. Messages are lines of in. Only messages of
+// the protocol are written to out. ServeStdio closes neither in nor out. The client's sandboxes stay open until Close
+// or Detach. The end of in is not an error.
 func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	s.mu.Lock()
 	sc, err := s.newScope(newRun(record.NamespaceMCP), localOwner, false)

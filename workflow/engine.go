@@ -65,8 +65,8 @@ type Options struct {
 	// Workspace is a host directory copied into every new sandbox of a run. It overrides the workflow's workspace. If
 	// empty, the workflow's workspace applies.
 	Workspace string
-	// Retention is how long the sandboxes of a run are kept after the end. It overrides the workflow's retention. If zero,
-	// the workflow's retention applies.
+	// Retention is how long the sandboxes of a run are kept after the end. It overrides the workflow's retention. If
+	// zero, the workflow's retention applies.
 	Retention time.Duration
 	// Results is a host directory with one subdirectory per run. While a run is running or can be resumed, the
 	// subdirectory contains the initial files of its workspace. Afterwards it contains the run's outputs and patch. If
@@ -81,8 +81,8 @@ type Options struct {
 	// and no patch in Results. If nil, the snapshot is removed.
 	OnSnapshot func(*transfer.Snapshot)
 	// OnKept is called after the outputs and the patch of a run have been saved in Results and before the sandboxes are
-	// closed. Use it to copy them to another place. If it fails, the run stays unfinished and keeps the sandboxes. It may
-	// be nil.
+	// closed. Use it to copy them to another place. If it fails, the run stays unfinished and keeps the sandboxes. It
+	// may be nil.
 	OnKept func(ctx context.Context, runID string) error
 	// OnPull is called with the progress of image pulls for a run. It may be nil.
 	OnPull func(backend.PullProgress)
@@ -108,7 +108,7 @@ func NewEngine(manager *session.Manager, agents AgentRunner, opts *Options) *Eng
 }
 
 // Run runs a workflow and waits for its end. It closes the run's sandboxes before it returns, unless the workflow
-// retains them or their results could not be collected (Result.Unfinished).
+// retains them or the result is unfinished (Result.Unfinished).
 //
 // If the run could not start, the result is nil. Then the input is invalid (ErrInvalidInput), the workspace cannot be
 // copied (backend.ErrInvalid, backend.ErrTooLarge), or the run is nested in a run of the same workflow (ErrRecursion).

@@ -20,7 +20,8 @@ var (
 	ErrLimit = errors.New("limit exceeded")
 	// ErrRecursion means a workflow was started inside its own run, or runs are nested too deep.
 	ErrRecursion = errors.New("workflow recursion")
-	// ErrJournal means the journal could not store an entry. The run is interrupted, because all actions must be recorded.
+	// ErrJournal means the journal could not store an entry. The run is interrupted, because all actions must be
+	// recorded.
 	ErrJournal = errors.New("journal failed")
 )
 
@@ -76,7 +77,7 @@ type Failure struct {
 	Message string `json:"message"`
 }
 
-// Error returns a one-line message.
+// Error returns the message with the step and the position. Only messages of steps of type fail have several lines.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Where != "" {

@@ -73,14 +73,15 @@ type Result struct {
 	Outputs patch.Tree `json:"-"`
 	// Missing are the missing optional outputs.
 	Missing []string `json:"missing,omitempty"`
-	// Patch contains the run's changes to the directory copied into the workspace. It is nil if no directory was copied,
-	// or if the directory was copied to several sandboxes and the steps share none of them.
+	// Patch contains the run's changes to the directory copied into the workspace. It is nil if no directory was
+	// copied, if the directory was copied to several sandboxes and the steps share none of them, or if the run was
+	// resumed and Options.Results was not set.
 	Patch *patch.Patch `json:"-"`
 	// Workspace is the copied directory.
 	Workspace string `json:"-"`
-	// Unfinished is the reason why the run's results could not be collected. It is nil if the run has ended. An unfinished
-	// run has no end in the journal and keeps the sandboxes, so Resume can try again. The owner of the manager should call
-	// Detach, which keeps the sandboxes. Outcome, Output, and Error describe the end of the steps.
+	// Unfinished is the reason why the run's results could not be collected. It is nil if the run has ended. An
+	// unfinished run has no end in the journal and keeps the sandboxes, so Resume can try again. The owner of the
+	// manager should call Detach, which keeps the sandboxes. Outcome, Output, and Error describe the end of the steps.
 	Unfinished *Error `json:"unfinished,omitempty"`
 	// Cleanup is the reason why sandboxes of the run may remain. It is nil if all sandboxes were closed or are
 	// intentionally retained.

@@ -3,12 +3,14 @@
 // See docs/guides/packages-and-caches.md.
 //
 //	store, err := cache.Open(dir)
-//	manager, err := session.NewManager(driver, &session.Options{Instance: "mine", Caches: store.Caches()})
+//	manager, err := session.NewManager(driver, &session.Options{
+//		Instance: "mine", Caches: store.Caches(), Egress: gateway, // Fill may download from the package's registry
+//	})
 //	download := []string{"pip", "download", "requests"}
 //	_, err = store.Fill(ctx, manager, cache.FillOptions{Name: "pip", Request: image, Argv: download})
 //	s, _, err := manager.Open(ctx, key, session.Request{Image: "python:3.11-slim", Caches: []string{"pip"}})
 //
-// Only Fill changes a cache. Sandboxes can read a cache but not change it.
+// Only Fill and Remove change a cache. Sandboxes can read a cache but not change it.
 package cache
 
 import (
