@@ -172,7 +172,8 @@ func (b *binding) open(ctx context.Context, name string) (s *session.Session, cr
 	if errors.As(err, &conflict) {
 		fields := slices.DeleteFunc(slices.Clone(conflict.Fields), func(f string) bool { return !slices.Contains(wishes, f) })
 		if err = (&session.ConflictError{Key: key, Fields: fields}); len(fields) == 0 {
-			s, err = b.box.manager.Get(key)
+			req.Mode, req.Match, req.IdlePolicy = session.OpenAsIs, wishes, ""
+			s, created, err = b.openAs(ctx, key, req)
 		}
 	}
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -288,6 +289,16 @@ func TestSharing(t *testing.T) {
 	special := codeMode()
 	special.Limits.MemoryMB = 512
 	special.Env = map[string]string{"A": "b"}
+	waiting := r.tools(codeMode())
+	r.engine.onCreate(func(context.Context) error { // another agent opens the sandbox during the creation
+		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		defer cancel()
+		if out, err := waiting.tools["sandbox_open"].RunRaw(short, nil); err == nil {
+			t.Errorf("an agent without wishes does not wait: %v", out)
+		}
+		r.engine.fail.create.Store(nil)
+		return nil
+	})
 	first := open(ctx, special)
 	if second := open(ctx, tools.Sandbox{Mode: "code"}); second["sandbox_id"] != first["sandbox_id"] || second["created"] != false {
 		t.Errorf("an agent without wishes: %v", second)
