@@ -91,34 +91,36 @@ var errTextTooLarge = errors.New("the file would be too large")
 // other characters exactly.
 type textSearch struct {
 	file  []byte
-	plain []byte // file with CR LF replaced by LF
-	cuts  []int  // offsets in plain of the CR LF line ends of file
-	old   string // searched text, with CR LF replaced by LF
-	found []int  // offsets in plain of the occurrences, without overlaps
+	plain []byte  // file with CR LF replaced by LF
+	cuts  []int32 // offsets in plain of the CR LF line ends of file
+	old   string  // searched text, with CR LF replaced by LF
 }
 
-// findText searches file for old, which must not be empty.
+// findText searches file for old, which must not be empty. file has at most maxEdit bytes.
 func findText(file []byte, old string) *textSearch {
 	s := &textSearch{file: file, plain: file, old: plainEnds(old)}
-	if bytes.Contains(file, []byte("\r\n")) {
-		s.plain = make([]byte, 0, len(file))
+	if n := bytes.Count(file, []byte("\r\n")); n > 0 {
+		s.plain, s.cuts = make([]byte, 0, len(file)-n), make([]int32, 0, n)
 		for rest := file; len(rest) > 0; {
 			line, after, more := bytes.Cut(rest, []byte("\r\n"))
 			s.plain = append(s.plain, line...)
 			if more {
-				s.cuts = append(s.cuts, len(s.plain))
+				s.cuts = append(s.cuts, int32(len(s.plain)))
 				s.plain = append(s.plain, '\n')
 			}
 			rest = after
 		}
 	}
+	return s
+}
+
+// found yields the offsets in plain of the occurrences, without overlaps. A file can have millions of them.
+func (s *textSearch) found(yield func(at int) bool) {
 	for at := 0; ; at += len(s.old) {
 		next := bytes.Index(s.plain[at:], []byte(s.old))
-		if next < 0 {
-			return s
+		if at += next; next < 0 || !yield(at) {
+			return
 		}
-		at += next
-		s.found = append(s.found, at)
 	}
 }
 
@@ -126,15 +128,18 @@ func findText(file []byte, old string) *textSearch {
 func plainEnds(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
 
 // Count returns the number of occurrences, without overlaps.
-func (s *textSearch) Count() int { return len(s.found) }
+func (s *textSearch) Count() int { return bytes.Count(s.plain, []byte(s.old)) }
 
 // Lines returns the line numbers of the first occurrences, counted from 1. It returns at most most numbers.
 func (s *textSearch) Lines(most int) []int64 {
 	var lines []int64
 	line, from := int64(1), 0
-	for _, at := range s.found[:min(len(s.found), most)] {
+	for at := range s.found {
 		line += int64(bytes.Count(s.plain[from:at], []byte("\n")))
 		lines, from = append(lines, line), at
+		if len(lines) == most {
+			break
+		}
 	}
 	return lines
 }
@@ -142,20 +147,20 @@ func (s *textSearch) Lines(most int) []int64 {
 // Near returns the number of the first line at which the file matches the text if white space around lines is ignored.
 // It returns zero if the file has no such match.
 func (s *textSearch) Near() int {
-	trimmed := func(text string) string {
-		lines := strings.Split(text, "\n")
-		for i, line := range lines {
-			lines[i] = strings.TrimSpace(line)
+	trimmed := func(text []byte) []byte {
+		out := append(make([]byte, 0, len(text)+2), '\n')
+		for line := range bytes.SplitSeq(text, []byte("\n")) {
+			out = append(append(out, bytes.TrimSpace(line)...), '\n')
 		}
-		return "\n" + strings.Join(lines, "\n") + "\n"
+		return out
 	}
 	want := strings.Trim(s.old, "\n")
 	if strings.TrimSpace(want) == "" {
 		return 0
 	}
-	all := trimmed(string(s.plain))
-	at := strings.Index(all, trimmed(want))
-	return strings.Count(all[:at+1], "\n")
+	all := trimmed(s.plain)
+	at := bytes.Index(all, trimmed([]byte(want)))
+	return bytes.Count(all[:at+1], []byte("\n"))
 }
 
 // Replace returns the file with every occurrence replaced by with. It converts line ends in with to the line ends of
@@ -164,7 +169,7 @@ func (s *textSearch) Near() int {
 func (s *textSearch) Replace(with string, limit int) ([]byte, error) {
 	var out bytes.Buffer
 	fileEnds, from := withEnds(with, s.file), 0
-	for _, at := range s.found {
+	for at := range s.found {
 		first, end := s.offset(at), s.offset(at+len(s.old))
 		text := fileEnds
 		if bytes.ContainsRune(s.file[first:end], '\n') {
@@ -182,7 +187,7 @@ func (s *textSearch) Replace(with string, limit int) ([]byte, error) {
 
 // offset converts an offset in plain to an offset in file.
 func (s *textSearch) offset(plain int) int {
-	before, _ := slices.BinarySearch(s.cuts, plain)
+	before, _ := slices.BinarySearch(s.cuts, int32(plain))
 	return plain + before
 }
 

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -71,8 +72,12 @@ func TestFindText(t *testing.T) {
 	}
 }
 
+// TestReplaceTextTooLarge verifies that results are limited, and that millions of matches need no memory.
 func TestReplaceTextTooLarge(t *testing.T) {
-	t.Parallel()
+	many := bytes.Repeat([]byte("a"), 1<<20)
+	if n := testing.AllocsPerRun(1, func() { findText(many, "a").Lines(1) }); n > 9 {
+		t.Errorf("%v allocations", n)
+	}
 	s := findText([]byte("aaaa"), "a")
 	if got, err := s.Replace("bb", 8); err != nil || len(got) != 8 {
 		t.Errorf("%q, %v", got, err)
