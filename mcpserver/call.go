@@ -88,6 +88,12 @@ func (s *Server) perform(ctx context.Context, c call, do handler) (res *mcp.Call
 			res, err = failed(toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", c.tool))
 		}
 	}()
+	if slots := s.heavy[c.tool]; slots != nil {
+		if slots.Acquire(ctx, 1) != nil {
+			return nil, errCancelled()
+		}
+		defer slots.Release(1)
+	}
 	out, err := do(ctx, c)
 	switch {
 	case err == nil:

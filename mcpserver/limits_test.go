@@ -3,12 +3,14 @@ package mcpserver_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,8 +18,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
@@ -126,6 +130,28 @@ func TestResourcesAreAudited(t *testing.T) {
 		t.Errorf("%d records, %v", n, err)
 	}
 	checktest.Must(t, log.Close())
+}
+
+// TestPatchesWait verifies that few patches are in memory at once.
+func TestPatchesWait(t *testing.T) {
+	t.Parallel()
+	var now, most atomic.Int64
+	cs := connect(t, newServer(t, newMemoryManager(t), &mcpserver.Options{
+		Diff: func(context.Context, *session.Session) (*patch.Patch, error) {
+			defer now.Add(-1)
+			most.Store(max(most.Load(), now.Add(1)))
+			time.Sleep(10 * time.Millisecond)
+			return &patch.Patch{}, nil
+		},
+	}), nil)
+	must(t, cs, "sandbox_open", nil)
+	checktest.Must(t, errors.Join(bound.Each(16, 16, func(int) error {
+		_, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "get_files", Arguments: map[string]any{"format": "patch"}})
+		return err
+	})...))
+	if n := most.Load(); n < 1 || n > 2 {
+		t.Errorf("%d patches at once", n)
+	}
 }
 
 // TestZipNames verifies that an archive contains no name that leads outside of its directory when it is unpacked.
