@@ -303,14 +303,16 @@ func TestRollbackIsAwaited(t *testing.T) {
 }
 
 // TestSecondaryUseCounts verifies that use through a secondary connection counts, even if the owner's reaper ran
-// between that use and the end of the idle timeout.
+// between that use and the end of the idle timeout. An open connection without calls is no use.
 func TestSecondaryUseCounts(t *testing.T) {
 	t.Parallel()
 	e, opts := newEngine(t), shared()
 	owner, other := newManager(t, e, opts), newManager(t, e, opts)
 	clock, theirs := newClock(owner), newClock(other)
 	s := mustOpen(t, owner, session.WorkflowKey("run_1", "default"))
-	pass := func(d time.Duration) { clock.add(d); theirs.add(d); owner.Reap(t.Context()) }
+	pass := func(d time.Duration) { clock.add(d); theirs.add(d); other.Reap(t.Context()); owner.Reap(t.Context()) }
+	_, err := other.Connect(t.Context(), s.ID())
+	must(t, err)
 	pass(time.Minute)
 	pass(8 * time.Minute)
 	v, err := other.Connect(t.Context(), s.ID())

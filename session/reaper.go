@@ -100,11 +100,15 @@ func (s *Session) idleFor(now time.Time) (since time.Time, idle bool) {
 	return use.Last, !use.Closing && use.Calls == 0 && s.idle >= 0 && now.Sub(use.Last) >= s.idle
 }
 
-// touch records the session's last use in the store.
+// touch records the session's last use in the store. It does not overwrite a later use by another process: if the store
+// has the session's last use, touch does nothing.
 func (m *Manager) touch(ctx context.Context, s *Session) {
 	expires := s.expiry()
 	used, use := s.lastUse(), s.control.Use()
-	if use.Closing || use.Lost {
+	s.mu.Lock()
+	known := !used.After(s.recorded)
+	s.mu.Unlock()
+	if known || use.Closing || use.Lost {
 		return
 	}
 	err := m.store.Touch(ctx, s.id, used, expires)
