@@ -347,7 +347,10 @@ func (d Dir) begun(run string) (files []string) {
 		found, _ := fs.Glob(os.DirFS(d.Of(run)), pattern) // only an invalid pattern causes an error
 		files = append(files, found...)
 	}
-	return files
+	return slices.DeleteFunc(files, func(file string) bool { // the results may be arriving from another host
+		info, err := os.Stat(d.Of(run, file))
+		return strings.HasPrefix(file, madeFile) && err == nil && time.Since(info.ModTime()) < time.Hour
+	})
 }
 
 // RemoveBegun deletes the temporary files of a run and keeps the results. The run must have ended.

@@ -3,6 +3,7 @@ package runfiles_test
 import (
 	"archive/zip"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -128,11 +129,12 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestRemoveBegun: a run ID with a pattern or a path cannot match another run.
+// TestRemoveBegun: a run ID with a pattern or a path cannot match another run. A file that is being written is kept.
 func TestRemoveBegun(t *testing.T) {
 	t.Parallel()
 	d := runfiles.Dir(t.TempDir())
 	must(t, d.KeepNote("run_1", "note"))
+	must(t, runfiles.WriteWhole(d.Made("run_1"), func(io.Writer) error { return d.RemoveBegun("run_1") }))
 	for id, want := range map[string][]string{"*": {"run_1"}, "run_[1]": {"run_1"}, "../run_1": {"run_1"}, "x/run_1": {"run_1"}, "run_1": nil} {
 		must(t, d.KeepNote("run_1", "note"))
 		must(t, d.RemoveBegun(id))
