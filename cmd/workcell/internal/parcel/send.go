@@ -57,7 +57,8 @@ func Send(ctx context.Context, q *worker.Queue, runID string, f Files, workspace
 // run's engine looks for it. It also copies results collected by an earlier, dead process.
 func Fetch(ctx context.Context, q *worker.Queue, runID string, kept runfiles.Dir, dir string) (f Files, err error) {
 	packed := filepath.Join(dir, "parcel.zip")
-	if err := fetch(ctx, q, runID, worker.Needed, packed); err != nil {
+	get := func(w io.Writer) error { return q.Get(ctx, runID, worker.Needed, w) }
+	if err := runfiles.WriteWhole(packed, get); err != nil {
 		return f, err
 	}
 	if f, err = Extract(packed, filepath.Join(dir, "files")); err != nil {
@@ -92,17 +93,17 @@ func KeepMade(ctx context.Context, q *worker.Queue, runID string, kept runfiles.
 // FetchMade copies the results of a run to the place of a locally executed run, as [runfiles.Dir.Fetched]. It returns
 // backend.ErrNotFound if there are no results.
 func FetchMade(ctx context.Context, q *worker.Queue, runID string, kept runfiles.Dir) error {
-	if err := kept.Fetched(runID); err != nil {
+	if err := os.MkdirAll(kept.Of(runID), 0o700); err != nil {
 		return err
 	}
-	err := fetch(ctx, q, runID, made, kept.Made(runID))
+	err := runfiles.WriteWhole(kept.Made(runID), func(w io.Writer) error {
+		if err := q.Get(ctx, runID, made, w); err != nil {
+			return err
+		}
+		return kept.Fetched(runID) // before the results are visible
+	})
 	if errors.Is(err, backend.ErrNotFound) {
 		_ = os.Remove(kept.Of(runID)) // fails if the directory contains other files
 	}
 	return err
-}
-
-// fetch copies a file of a run from the queue.
-func fetch(ctx context.Context, q *worker.Queue, runID, name, to string) error {
-	return runfiles.WriteWhole(to, func(w io.Writer) error { return q.Get(ctx, runID, name, w) })
 }
