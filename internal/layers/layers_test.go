@@ -131,7 +131,7 @@ func layers() []layer {
 		{dir: "session/cache", may: []string{"backend", "sandbox", "session", "session/record"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
 		{dir: "session/forward", may: []string{"backend", "sandbox", "internal/bound", "internal/sanitize"}, only: []string{}},
 		{dir: "session/interpreter", may: []string{"backend", "sandbox", "internal/guest"}},
-		{dir: "session/transfer", may: []string{"backend", "sandbox", "session", "session/record", "internal/hint", "internal/rules", "patch"}},
+		{dir: "session/transfer", may: []string{"backend", "sandbox", "session", "session/record", "internal/hint", "internal/rules", "internal/runfiles", "patch"}},
 		{dir: "session/sessiontest", may: above("backend", "internal/buffertest", "sandbox", "session", "session/record", "session/admin", "patch"), sdk: true},
 		{dir: "frontmatter", may: []string{"internal/hint", "backend", "internal/rules", "internal/bound", "internal/sanitize", "internal/suggest", "internal/yamlnode"}, only: []string{"github.com/goccy/go-yaml"}},
 		{dir: "tools", may: above("backend", "sandbox", "session", "session/record", "frontmatter", "executor", "executor/skill", "gateway/hosttools", "gateway/model", "internal/expr", "internal/guest", "internal/interrupt", "internal/rules", "internal/sanitize", "internal/toolspec", "internal/wish", "internal/yamlnode", "patch", "session/interpreter", "session/transfer", "internal/transcript"), genkit: true},

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
@@ -180,8 +181,8 @@ func (s *Snapshot) Take(ctx context.Context) (err error) {
 	if s.temp {
 		err = errors.Join(w.archive(ctx, f), f.Close())
 		s.file = f.Name()
-	} else { // a later process of the run trusts the file with this name
-		err = errors.Join(w.archive(ctx, f), f.Sync(), f.Close(), os.WriteFile(s.file+dirSuffix, []byte(w.dir), 0o600))
+	} else { // a later process of the run trusts the files with these names
+		err = errors.Join(w.archive(ctx, f), f.Sync(), f.Close(), runfiles.WriteWhole(s.file+dirSuffix, w.writeDir))
 		if err == nil {
 			err = os.Rename(f.Name(), s.file)
 		}
@@ -191,6 +192,11 @@ func (s *Snapshot) Take(ctx context.Context) (err error) {
 	}
 	s.taken = true
 	return nil
+}
+
+func (w *workspace) writeDir(f io.Writer) error {
+	_, err := io.WriteString(f, w.dir)
+	return err
 }
 
 // archive writes the workspace as an uncompressed zip archive. It is read at once and deleted with the run.
