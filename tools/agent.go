@@ -202,7 +202,7 @@ func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 	if err := opening.err.Load(); err != nil && *err != nil {
 		return res, fmt.Errorf("cannot open the sandbox: %w", *err)
 	}
-	if err := finished(resp); err != nil {
+	if err := finished(x.model, resp); err != nil {
 		return res, err
 	}
 	res.Output, err = a.parse(resp)
@@ -355,15 +355,25 @@ func stream(onText func(string)) ai.ModelStreamCallback {
 }
 
 // finished returns an error for incomplete answers, because a truncated answer must not be used as a complete answer.
-func finished(resp *ai.ModelResponse) error {
-	reason := resp.FinishMessage
-	switch resp.FinishReason {
-	case ai.FinishReasonLength:
+// An unknown reason is an error of the providers whose plugins know all reasons of complete answers. Servers with the
+// OpenAI protocol use more reasons.
+func finished(model string, resp *ai.ModelResponse) error {
+	incomplete := []ai.FinishReason{ai.FinishReasonBlocked, ai.FinishReasonAborted, ai.FinishReasonFailed,
+		ai.FinishReasonOther}
+	if slices.Contains([]string{"anthropic", "googleai", "vertexai"}, provider(model)) ||
+		resp.Text() == "" && resp.Media() == "" {
+		incomplete = append(incomplete, ai.FinishReasonUnknown)
+	}
+	switch reason := resp.FinishReason; {
+	case reason == ai.FinishReasonLength:
 		return errors.New("the answer was truncated at the model's token limit; raise the limit in config, or request less")
-	case ai.FinishReasonBlocked, ai.FinishReasonAborted:
-		return fmt.Errorf("the model returned no answer (%s): %s", resp.FinishReason, reason)
-	case ai.FinishReasonInterrupted:
+	case reason == ai.FinishReasonInterrupted:
 		return errors.New("a tool call requires approval, which ends the agent's run; set RunOptions.OnApproval")
+	case slices.Contains(incomplete, reason):
+		return fmt.Errorf("the model did not complete its answer (%s): %s", reason,
+			cmp.Or(resp.FinishMessage, "no reason given"))
+	case len(resp.ToolRequests()) > 0:
+		return errors.New("the answer calls tools; remove returnToolRequests from the file")
 	}
 	return nil
 }

@@ -272,14 +272,42 @@ func TestAgentErrors(t *testing.T) {
 	if _, err := endless.Run(ctx, nil, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	for _, reason := range []ai.FinishReason{ai.FinishReasonLength, ai.FinishReasonBlocked} {
-		name := "test/" + string(reason)
-		genkit.DefineModelAction(r.g, name, nil, func(_ context.Context, req *ai.ModelRequest, _ any, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
-			return &ai.ModelResponse{Request: req, Message: ai.NewModelTextMessage("half"), FinishReason: reason}, nil
+}
+
+// TestIncompleteAnswers verifies that an agent fails unless the model completed its answer. After an answer without
+// content, for example because Gemini could not parse a call, the agent asks the model again.
+func TestIncompleteAnswers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for i, tt := range []struct {
+		model  string
+		reason ai.FinishReason
+		text   string
+		turns  int
+		want   string // part of the error
+	}{
+		{"test", ai.FinishReasonLength, "half", 1, "truncated"},
+		{"test", ai.FinishReasonBlocked, "half", 1, "(blocked): because"},
+		{"test", ai.FinishReasonOther, "half", 1, "(other): because"},
+		{"test", ai.FinishReasonOther, "", 6, "(other): because"},
+		{"test", ai.FinishReasonUnknown, "", 1, "(unknown): because"},
+		{"anthropic", ai.FinishReasonUnknown, "half", 1, "(unknown): because"},
+		{"test", ai.FinishReasonUnknown, "whole", 1, ""},
+		{"test", ai.FinishReasonStop, "", 1, ""},
+	} {
+		name := fmt.Sprintf("%s/ends-%d", tt.model, i)
+		genkit.DefineModelAction(r.g, name, &ai.ModelOptions{Supports: &ai.ModelSupports{Tools: true}}, func(_ context.Context, req *ai.ModelRequest, _ any, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+			return &ai.ModelResponse{Request: req, Message: ai.NewModelTextMessage(tt.text), FinishReason: tt.reason, FinishMessage: "because"}, nil
 		})
-		if res, err := r.agent(string(reason), "---\nmodel: "+name+"\n---\nx").Run(context.Background(), nil, nil); err == nil || res.Text != "half" {
-			t.Errorf("%s: %+v, %v", reason, res, err)
+		res, err := r.agent(fmt.Sprint("ends-", i), "---\nmodel: "+name+"\nsandbox: {mode: code}\n---\nx").Run(t.Context(), nil, nil)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) || res.Text != tt.text || res.Turns != tt.turns {
+			t.Errorf("%+v: %+v, %v", tt, res, err)
 		}
+	}
+	model, _ := r.model(call("sandbox_exec", obj{"command": "true"}))
+	asks := r.agent("asks", "---\nmodel: "+model+"\nreturnToolRequests: true\nsandbox: {mode: code}\n---\nx")
+	if _, err := asks.Run(t.Context(), nil, nil); err == nil || !strings.Contains(err.Error(), "remove returnToolRequests") {
+		t.Errorf("calls without results: %v", err)
 	}
 }
 

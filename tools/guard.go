@@ -92,7 +92,11 @@ func (g *guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelN
 	slices.SortFunc(req.Tools, func(a, b *ai.ToolDefinition) int { return strings.Compare(a.Name, b.Name) })
 	slices.Sort(known)
 	req.Messages = imagesApart(ctx, req.Messages)
-	resp, err := next(ctx, &ai.ModelParams{Request: &req, Callback: p.Callback})
+	params := &ai.ModelParams{Request: &req, Callback: p.Callback}
+	resp, err := next(ctx, params)
+	for ; err == nil && malformed(resp) && len(known) > 0 && g.unread < maxUnread; g.unread++ {
+		resp, err = next(ctx, params)
+	}
 	if why := unreadable(err); why != "" && len(known) > 0 && g.unread < maxUnread && ctx.Err() == nil {
 		g.unread++
 		call := &ai.ToolRequest{Name: unknownTool, Input: unknownInput{Unread: why}}
@@ -117,6 +121,13 @@ func (g *guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelN
 		out.Message = m
 	}
 	return &out, nil
+}
+
+// malformed reports whether the model ended without an answer and without a call, for example because Gemini could not
+// parse the model's call.
+func malformed(resp *ai.ModelResponse) bool {
+	return resp != nil && resp.FinishReason == ai.FinishReasonOther && resp.Text() == "" && resp.Media() == "" &&
+		len(resp.ToolRequests()) == 0
 }
 
 // unreadable returns the parse error if the model's plugin failed because the arguments of a tool call are malformed.
