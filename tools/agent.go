@@ -48,7 +48,7 @@ func (a *Agent) Name() string { return a.name }
 // RunOptions configures Run. The field comments describe the zero values.
 type RunOptions struct {
 	// Model overrides the file's model. If the provider differs, the file's `config:` is ignored, because the other
-	// provider would reject it. If empty, Run uses the file's model.
+	// provider would reject it. If empty, Run uses the file's model, or else Genkit's default model.
 	Model string
 	// MaxTurns limits the model's turns. If zero, it defaults to the file's `maxTurns`, or else to
 	// frontmatter.DefaultMaxTurns.
@@ -273,6 +273,9 @@ func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions)
 	req, err := a.render(ctx, variables)
 	if err != nil {
 		return nil, err
+	}
+	if req.Model == "" && !(a.coding() && a.doc.Sandbox.Executor.Command == "custom") { // these programs need no model
+		req.Model, _ = genkit.LookupValue(a.g, api.DefaultModelKey).(string)
 	}
 	if o.Model != "" && o.Model != req.Model {
 		if provider(o.Model) != provider(req.Model) {

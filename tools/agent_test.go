@@ -15,6 +15,7 @@ import (
 
 	"github.com/firebase/genkit/go/ai"
 	aix "github.com/firebase/genkit/go/ai/exp"
+	"github.com/firebase/genkit/go/core/status"
 	"github.com/firebase/genkit/go/genkit"
 	genkitx "github.com/firebase/genkit/go/genkit/exp"
 	"github.com/google/go-cmp/cmp"
@@ -271,6 +272,20 @@ func TestAgentErrors(t *testing.T) {
 	cancel()
 	if _, err := endless.Run(ctx, nil, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// TestDefaultModel verifies that a file without a model uses Genkit's default model, and that errors name the cause.
+func TestDefaultModel(t *testing.T) {
+	t.Parallel()
+	r := &rig{t: t, g: genkit.Init(t.Context(), genkit.WithDefaultModel("test/script-1"))}
+	model, _ := r.model(func(*ai.ModelRequest) ([]*ai.Part, error) { return nil, status.ErrUnauthenticated }, say("done"))
+	a := r.agent("default", "---\ndescription: x\n---\nx")
+	if _, err := a.Run(t.Context(), nil, nil); !errors.Is(err, status.ErrUnauthenticated) {
+		t.Errorf("a failed model: %v", err)
+	}
+	if res, err := a.Run(t.Context(), nil, nil); err != nil || res.Model != model || res.InputTokens != 10 {
+		t.Errorf("%+v, %v", res, err)
 	}
 }
 
