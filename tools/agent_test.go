@@ -275,6 +275,16 @@ func TestAgentErrors(t *testing.T) {
 	}
 }
 
+// TestCodingAgentSchema verifies that a coding agent gets the schema of the answer.
+func TestCodingAgentSchema(t *testing.T) {
+	t.Parallel()
+	a := newRig(t).agent("coder", "---\nsandbox: {mode: executor, image: x, executor: {command: custom, argv: [printf, \"%s\", \"{schema}\"]}}\noutput: {schema: {type: object}}\n---\nx")
+	res, err := a.Run(t.Context(), nil, nil)
+	if diff := cmp.Diff(any(obj{"type": "object"}), res.Output); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
 // TestDefaultModel verifies that a file without a model uses Genkit's default model, and that errors name the cause.
 func TestDefaultModel(t *testing.T) {
 	t.Parallel()

@@ -32,10 +32,10 @@ import (
 const placeholderModel = pluginName + "/executor"
 
 // newPlaceholder returns the placeholder model. It always fails, because a request reaches it only if no middleware
-// runs the coding agent instead.
+// runs the coding agent instead. Its answers are constrained, so Genkit leaves the output schema to the driver.
 func newPlaceholder() api.Action {
 	opts := &ai.ModelOptions{Label: "coding agent in a sandbox",
-		Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Output: []string{"json"}}}
+		Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Constrained: ai.ConstrainedSupportAll}}
 	return ai.NewModelAction(placeholderModel, opts,
 		func(context.Context, *ai.ModelRequest, any, ai.ModelStreamCallback) (*ai.ModelResponse, error) {
 			return nil, fmt.Errorf("tools: %w: %s represents the coding agent of `sandbox: {mode: executor}` and does not "+
