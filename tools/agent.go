@@ -15,6 +15,7 @@ import (
 
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/core/api"
+	"github.com/firebase/genkit/go/core/status"
 	"github.com/firebase/genkit/go/core/tracing"
 	"github.com/firebase/genkit/go/genkit"
 
@@ -25,6 +26,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/patch"
@@ -124,6 +126,7 @@ func (r *ExecutorResult) Cost() *float64 {
 // Callers can test for ai.ErrMaxTurnsExceeded, ai.ErrModelNotFound, backend.ErrInvalid (invalid input, see CheckInput),
 // and the errors of ctx.
 func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions) (res AgentResult, err error) {
+	defer func() { err = classified(err) }()
 	o := *cmp.Or(opts, &RunOptions{})
 	if a.doc.Sandbox != nil {
 		if err := checkUser(ctx, *a.doc.Sandbox); err != nil {
@@ -397,6 +400,25 @@ func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err 
 			"one for the run", a.name, a.doc.File)
 	}
 	return fmt.Errorf("agent %s (%s): %w", a.name, a.doc.File, err)
+}
+
+// classified adds Genkit's status to an error of another package, for Genkit's HTTP handlers and the middleware Retry,
+// which repeats requests after errors without a status. Unknown errors get no status.
+func classified(err error) error {
+	_, done := status.Classified(err)
+	failure := toolspec.ErrorOf(err)
+	if done || err == nil || failure.Code == toolspec.CodeInternal {
+		return err
+	}
+	kind := map[toolspec.Code]*status.Sentinel{
+		toolspec.CodeInvalid: status.ErrInvalidArgument, toolspec.CodePermission: status.ErrPermissionDenied,
+		toolspec.CodeUnsupported: status.ErrUnimplemented, toolspec.CodeTimeout: status.ErrDeadlineExceeded,
+		toolspec.CodeCapacity: status.ErrResourceExhausted, toolspec.CodeUnavailable: status.ErrUnavailable,
+	}[failure.Code]
+	if kind == nil || failure.Code == toolspec.CodeUnavailable && !failure.Retryable {
+		kind = status.ErrFailedPrecondition
+	}
+	return status.Errorf(kind, "%w", err)
 }
 
 // limited adds the limit to the error of a stopped coding agent.

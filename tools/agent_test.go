@@ -18,6 +18,7 @@ import (
 	"github.com/firebase/genkit/go/core/status"
 	"github.com/firebase/genkit/go/genkit"
 	genkitx "github.com/firebase/genkit/go/genkit/exp"
+	"github.com/firebase/genkit/go/plugins/middleware"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -259,7 +260,7 @@ func TestAgentErrors(t *testing.T) {
 		t.Errorf("unknown model: %v", err)
 	}
 	strict := r.agent("strict", "---\nmodel: "+model+"\ninput: {schema: {task: string}}\n---\n{{task}}")
-	if _, err := strict.Run(context.Background(), obj{}, nil); !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "agent strict (") {
+	if _, err := strict.Run(context.Background(), obj{}, nil); !errors.Is(err, backend.ErrInvalid) || status.Of(err) != status.InvalidArgument || !strings.Contains(err.Error(), "agent strict (") {
 		t.Errorf("missing input: %v", err)
 	}
 	for name, template := range map[string]string{"indent": `{{json x indent="x"}}`, "maps": "{{#ifEquals x x}}{{/ifEquals}}"} {
@@ -282,6 +283,32 @@ func TestCodingAgentSchema(t *testing.T) {
 	res, err := a.Run(t.Context(), nil, nil)
 	if diff := cmp.Diff(any(obj{"type": "object"}), res.Output); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+// TestRetry verifies that Genkit's middleware Retry repeats only requests that may succeed later. A coding agent that
+// failed is not repeated, because it has used its budget.
+func TestRetry(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		create error // of the sandbox
+		want   int   // number of attempts
+	}{
+		"failed": {nil, 1}, "unavailable": {backend.ErrUnavailable, 3}, "no image": {backend.ErrImage, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, &middleware.Middleware{})
+			r.engine.onCreate(func(context.Context) error { return tt.create })
+			tried := filepath.Join(t.TempDir(), "tried")
+			a := r.agent("coder", "---\nuse: [{name: genkit-middleware/retry, config: {maxRetries: 2, initialDelayMs: 1, noJitter: true}}]\n"+
+				"sandbox: {mode: executor, image: x, executor: {command: custom, argv: [sh, -c, 'echo >>"+tried+"; exit 1']}}\n---\nx")
+			_, err := a.Run(t.Context(), nil, nil)
+			runs, _ := os.ReadFile(tried)
+			if got := max(len(runs), r.engine.created()); err == nil || got != tt.want {
+				t.Errorf("%d attempts, want %d: %v", got, tt.want, err)
+			}
+		})
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/core/api"
+	"github.com/firebase/genkit/go/core/status"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -79,7 +80,7 @@ func (b *binding) execute(ctx context.Context, p *ai.ModelParams, _ ai.ModelNext
 	}
 	res, err := b.runExecutor(ctx, x, p)
 	if err != nil {
-		return nil, err
+		return nil, classified(err)
 	}
 	answer := res.Text
 	if len(res.Data) > 0 {
@@ -152,6 +153,9 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 		if err = res.Err(); errors.Is(err, executor.ErrMaxTurns) {
 			err = fmt.Errorf("%w: %w", ai.ErrMaxTurnsExceeded, err)
 		}
+	}
+	if err != nil { // Retry must not repeat the task
+		err = status.Errorf(status.ErrFailedPrecondition, "%w", err)
 	}
 	return &res, err
 }

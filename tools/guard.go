@@ -78,7 +78,7 @@ func (g *guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelN
 		return next(ctx, p)
 	}
 	if err := mediaByAddress(p.Request.Messages); err != nil {
-		return nil, err
+		return nil, classified(err)
 	}
 	req := *p.Request
 	req.Tools = make([]*ai.ToolDefinition, 0, len(p.Request.Tools))

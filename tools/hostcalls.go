@@ -3,9 +3,12 @@ package tools
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
+
+	"github.com/firebase/genkit/go/core/status"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
@@ -41,8 +44,12 @@ func (t *toolbox) hostCalls(ctx context.Context, cfg Sandbox, run session.Run) (
 		g.Caller.Agent, g.File = a.name, a.doc.File
 	}
 	set, err := t.plugin.HostTools.Set(ctx, g)
-	if err != nil {
+	var invalid *hosttools.RulesError
+	switch {
+	case errors.As(err, &invalid):
 		return nil, fmt.Errorf("tools: %w", err)
+	case err != nil: // a server did not answer
+		return nil, status.Errorf(status.ErrUnavailable, "tools: %w", err)
 	}
 	return &hostCalls{set: set, name: record.NewID(), declared: map[string]bool{}, running: map[string]*hostGrant{}}, nil
 }

@@ -43,11 +43,11 @@ func (m *middleware) UnmarshalJSON(b []byte) error {
 // New returns the hooks for one Generate call, with new tools. It opens no sandbox.
 func (m middleware) New(ctx context.Context) (*ai.Hooks, error) {
 	b, err := m.box.bind(ctx, m.Sandbox)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = b.chatIn(ctx)
 	}
-	if err := b.chatIn(ctx); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, classified(err)
 	}
 	b.recordedBy(transcript.ClaimSandbox(ctx))
 	if m.Mode == frontmatter.ModeExecutor {
