@@ -89,8 +89,8 @@ type AgentResult struct {
 	FinishReason string
 	Turns        int // number of model calls
 	ToolCalls    int
-	InputTokens  int // sum over all turns, if the provider reports it
-	OutputTokens int
+	InputTokens  int // sum over all turns with CachedTokens, if the provider reports it
+	OutputTokens int // with reasoning
 	CachedTokens int // input tokens from the provider's cache
 
 	// Evidence has an entry for each isolation and settings under which code of the agent ran, even if the agent
@@ -178,7 +178,7 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 // generate runs the model, or the coding agent replacing it, and returns the answer.
 func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 	o RunOptions) (res AgentResult, err error) {
-	w := &watcher{onTool: o.OnTool}
+	w := &watcher{provider: provider(req.Model), onTool: o.OnTool}
 	x := &execution{agent: a.name, file: a.doc.File, model: req.Model, turns: o.MaxTurns, watch: w}
 	if a.coding() {
 		ctx = context.WithValue(ctx, executionKey{}, x)
@@ -222,6 +222,7 @@ func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions,
 	if rec == nil {
 		return &out, nil
 	}
+	rec.Provider = w.provider
 	if a.doc.Sandbox == nil {
 		transcript.ClaimSandbox(ctx) // to prevent claims by agents of this agent's tools
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/internal/transcript"
 )
 
 // parse returns the parsed answer, as described at AgentResult.Output.
@@ -58,7 +59,8 @@ func decodeObject(text string) map[string]any {
 // watcher counts the turns, tool calls, and tokens of a run. It is the innermost middleware, so it sees the provider's
 // unmodified responses.
 type watcher struct {
-	onTool func(ToolEvent)
+	provider string // of the model
+	onTool   func(ToolEvent)
 
 	mu                          sync.Mutex // guards the counters, because tools run concurrently
 	turns, calls, input, output int
@@ -75,9 +77,8 @@ func (w *watcher) model(ctx context.Context, p *ai.ModelParams, next ai.ModelNex
 	defer w.mu.Unlock()
 	w.turns++
 	if resp != nil && resp.Usage != nil {
-		w.input += resp.Usage.InputTokens
-		w.output += resp.Usage.OutputTokens
-		w.cached += resp.Usage.CachedContentTokens
+		input, output := transcript.Tokens(w.provider, resp.Usage)
+		w.input, w.output, w.cached = w.input+input, w.output+output, w.cached+resp.Usage.CachedContentTokens
 	}
 	return resp, err
 }

@@ -34,6 +34,8 @@ type Recorder struct {
 	// Interrupts reports whether the failure err of a call ends the agent's run, because a resumed run can repeat the
 	// call. Set it before the recorder is used. If nil, no call does.
 	Interrupts func(ctx context.Context, err error) bool
+	// Provider is the provider of the agent's model, for Tokens. Set it before the recorder is used.
+	Provider string
 
 	mu     sync.Mutex // guards the fields below; held while a part is written, to keep the order
 	past   Conversation
@@ -288,10 +290,24 @@ func (r *Recorder) recordTurn(ctx context.Context, req *ai.ModelRequest, resp *a
 	if t.Answer, err = json.Marshal(resp.Message); err != nil {
 		return r.giveUp(ctx, fmt.Sprintf("cannot write an answer: %v", err))
 	}
-	if resp.Usage != nil {
-		t.InputTokens, t.OutputTokens = max(resp.Usage.InputTokens, 0), max(resp.Usage.OutputTokens, 0)
-	}
+	t.InputTokens, t.OutputTokens = Tokens(r.Provider, resp.Usage)
 	return r.add(ctx, part{Turn: t})
+}
+
+// Tokens returns the input tokens with the tokens from the cache, and the output tokens with reasoning. Genkit's plugins
+// for Anthropic and Gemini count these tokens separately, other plugins do not.
+func Tokens(provider string, u *ai.GenerationUsage) (input, output int) {
+	if u == nil {
+		return 0, 0
+	}
+	input, output = u.InputTokens, u.OutputTokens
+	switch provider {
+	case "anthropic":
+		input += u.CachedContentTokens
+	case "googleai", "vertexai":
+		output += u.ThoughtsTokens
+	}
+	return max(input, 0), max(output, 0)
 }
 
 // tool replays the recorded result of a call, or runs the tool and records the result.
