@@ -55,6 +55,9 @@ type RunOptions struct {
 	// MaxTurns limits the model's turns. If zero, it defaults to the file's `maxTurns`, or else to
 	// frontmatter.DefaultMaxTurns.
 	MaxTurns int
+	// Messages are the earlier messages of the conversation. The template places them at {{history}}, or else before the
+	// last user message.
+	Messages []*ai.Message
 	// OnText is called with each part of the answer as it arrives. If nil, Run does not stream the answer.
 	OnText func(text string)
 	// OnTool is called when a tool call starts and when it ends. Calls may come from several goroutines at once. If
@@ -77,7 +80,10 @@ type ToolEvent struct {
 
 // AgentResult is the result of an agent run.
 type AgentResult struct {
-	Text string // text of the answer
+	// Response is Genkit's response, for example with media and the conversation. If Run failed, it contains the complete
+	// turns. It is nil if Run failed before the first turn.
+	Response *ai.ModelResponse
+	Text     string // text of the answer
 	// Output is the parsed answer. If the file has an output schema, Output conforms to it. Otherwise it is set if the
 	// answer is a JSON object, fenced or not. If neither applies, Output is nil. The integers in an object are int64
 	// values.
@@ -191,7 +197,7 @@ func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 	call.Use = append(call.Use, w.ref())
 	defer w.report(ctx, a.name)
 	resp, err := genkit.GenerateWithRequest(ctx, a.g, call, nil, stream(o.OnText))
-	res = AgentResult{Model: x.model, Turns: w.turns, ToolCalls: w.calls}
+	res = AgentResult{Response: resp, Model: x.model, Turns: w.turns, ToolCalls: w.calls}
 	res.InputTokens, res.OutputTokens, res.CachedTokens = w.input, w.output, w.cached
 	if x.result != nil {
 		res.Executor = &ExecutorResult{*x.result, x.metered}
@@ -274,7 +280,7 @@ func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions)
 	if err != nil {
 		return nil, err
 	}
-	req, err := a.render(ctx, variables)
+	req, err := a.render(ai.NewHistoryContext(ctx, o.Messages), variables)
 	if err != nil {
 		return nil, err
 	}

@@ -63,6 +63,10 @@ func TestAgentRun(t *testing.T) {
 		Text: res.Text, Output: obj{"code": int64(3)}, Model: model, FinishReason: "stop", Turns: 2, ToolCalls: 2, InputTokens: 20, OutputTokens: 6, CachedTokens: 8,
 		Evidence: res.Evidence,
 	}
+	if res.Response.Text() != res.Text {
+		t.Errorf("%+v", res.Response)
+	}
+	res.Response = nil
 	if diff := cmp.Diff(want, res); diff != "" || len(res.Evidence) != 1 || res.Evidence[0].Isolation != "container" {
 		t.Errorf("result (-want +got):\n%s", diff)
 	}
@@ -206,7 +210,8 @@ func TestAgentOptions(t *testing.T) {
 	if res := run(nil); res.Text != "a" || res.Output != nil || ownSeen.list[0].Config == nil {
 		t.Errorf("%+v", res)
 	}
-	if res := run(&tools.RunOptions{Model: other}); res.Text != "c" || res.Model != other || otherSeen.list[0].Config == nil {
+	earlier := []*ai.Message{ai.NewUserTextMessage("earlier")}
+	if res := run(&tools.RunOptions{Model: other, Messages: earlier}); res.Text != "c" || res.Model != other || otherSeen.list[0].Config == nil || otherSeen.list[0].Messages[0].Text() != "earlier" {
 		t.Errorf("another model of the provider: %+v, config %v", res, otherSeen.list[0].Config)
 	}
 	var text strings.Builder
@@ -245,7 +250,7 @@ func TestAgentErrors(t *testing.T) {
 	model, _ := r.model(slices.Repeat([]turn{call("nothing", obj{})}, 50)...)
 	endless := r.agent("endless", "---\nmodel: "+model+"\nmaxTurns: 3\n---\nx")
 	res, err := endless.Run(context.Background(), nil, nil)
-	if res.Turns != 4 || res.ToolCalls != 3 || res.InputTokens != 40 {
+	if res.Turns != 4 || res.ToolCalls != 3 || res.InputTokens != 40 || len(res.Response.History()) != 1+3*2 {
 		t.Errorf("a failed agent used %+v", res)
 	}
 	if !errors.Is(err, ai.ErrMaxTurnsExceeded) || !strings.Contains(err.Error(), "agent endless (") || !strings.Contains(err.Error(), "no answer within 3 turns; raise maxTurns") {
