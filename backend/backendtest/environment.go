@@ -113,7 +113,7 @@ func (s *suite) environmentKept(t *testing.T) {
 	}
 	again, err := s.b.Get(t.Context(), info.ID)
 	plain := s.create(t, Spec(spec.Instance, spec.Image))
-	if err != nil || !slices.Equal(info.ImageEnv, plain.ImageEnv) || !slices.Equal(again.ImageEnv, plain.ImageEnv) || again.Image != plain.Image || again.Root != plain.Root {
+	if err != nil || !slices.Equal(info.ImageEnv, plain.ImageEnv) || !slices.Equal(again.ImageEnv, plain.ImageEnv) || again.Image != plain.Image || again.ImageID != plain.ImageID || again.Root != plain.Root {
 		t.Errorf("%+v, later %+v, %v; without an environment %+v", info, again, err, plain)
 	}
 	remove := func() error { return s.b.RemoveEnvironment(t.Context(), spec.Instance, list[0].Name) }

@@ -45,6 +45,7 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	if err != nil {
 		return backend.Info{}, err
 	}
+	p.labels[labelImage] = c.img.id
 	if err := b.findEnvironment(ctx, p, c.img); err != nil {
 		return backend.Info{}, err
 	}

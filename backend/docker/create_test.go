@@ -1,10 +1,15 @@
 package docker
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"strings"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // TestOverVolumes verifies that a mount replaces a volume of the image. The engine would refuse both.
@@ -29,5 +34,36 @@ func TestRefusedCreation(t *testing.T) {
 		if err.Error() != want {
 			t.Errorf("got %q, want %q", err, want)
 		}
+	}
+}
+
+// fakeEngine returns a driver of an engine with these answers by the last part of the request's path. To every other
+// request, the engine answers with an error.
+func fakeEngine(t *testing.T, answers map[string]string) *Backend {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Ostype", "linux")
+		w.Header().Set("Api-Version", minAPI)
+		if answer, ok := answers[path.Base(r.URL.Path)]; ok {
+			_, _ = w.Write([]byte(answer)) // fails if the caller has left
+		} else if r.URL.Path != "/_ping" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	b, err := New(t.Context(), &Options{Host: strings.Replace(srv.URL, "http:", "tcp:", 1)})
+	checktest.Must(t, err)
+	t.Cleanup(func() { checktest.Must(t, b.Close()); srv.Close() })
+	return b
+}
+
+// TestImageOfEnvironment verifies that a sandbox reports the image of its request. The container of an environment has
+// another image. Otherwise, the pool would take the sandbox for outdated.
+func TestImageOfEnvironment(t *testing.T) {
+	t.Parallel()
+	b := fakeEngine(t, map[string]string{"json": `[{"Id": "c", "ImageID": "environment", "State": "running", "Names": ["/workcell-a"],
+		"Labels": {"dev.workcell.role": "sandbox", "dev.workcell.id": "a", "dev.workcell.image-id": "image"}}]`})
+	list, err := b.List(t.Context(), backend.Filter{})
+	if err != nil || len(list) != 1 || list[0].ImageID != "image" {
+		t.Errorf("%+v, %v", list, err)
 	}
 }

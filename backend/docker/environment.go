@@ -23,6 +23,8 @@ const (
 	environments = "workcell/environment:"
 	// labelBuilding contains the name of the environment to install in a sandbox.
 	labelBuilding = backend.LabelPrefix + "building"
+	// labelImage contains the ID of the sandbox's image. The container of an environment has another image.
+	labelImage = backend.LabelPrefix + "image-id"
 )
 
 // findEnvironment makes the environment's image the image of the sandbox's container.

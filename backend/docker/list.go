@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -63,7 +64,7 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 		}
 		b.workspaces.Store(c.ID, workspaceName(c.Labels[backend.LabelID]))
 		info := describeLabels(c.Labels)
-		info.ID, info.ImageID, info.State = c.ID, c.ImageID, state(c.State)
+		info.ID, info.ImageID, info.State = c.ID, cmp.Or(c.Labels[labelImage], c.ImageID), state(c.State)
 		if info.State == backend.StateStopped { // only inspect returns the reason
 			res, err := b.own(ctx, c.ID)
 			if errors.Is(err, backend.ErrNotFound) {
@@ -87,7 +88,7 @@ func (b *driver) listContainers(ctx context.Context, filter ...filters.KeyValueP
 
 func describeContainer(res container.InspectResponse) backend.Info {
 	info := describeLabels(res.Config.Labels)
-	info.ID, info.ImageID = res.ID, res.Image
+	info.ID, info.ImageID = res.ID, cmp.Or(res.Config.Labels[labelImage], res.Image)
 	info.State, info.OOMKilled = state(res.State.Status), res.State.OOMKilled
 	return info
 }
