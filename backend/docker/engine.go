@@ -66,14 +66,16 @@ func (b *driver) learn(ctx context.Context) (*engine, error) {
 }
 
 // Capabilities returns the engine's capabilities at the time of their first use. If the engine does not respond in
-// time, it returns the capabilities of all engines.
+// time, it returns the capabilities of all engines, with unknown isolation.
 func (b *driver) Capabilities() backend.Capabilities {
 	ctx, cancel := context.WithTimeout(context.Background(), b.opts.Patience)
 	defer cancel()
 	if e, err := b.learn(ctx); err == nil {
 		return e.caps
 	}
-	return kit.ContainerCapabilities(nil, "", false)
+	unknown := kit.ContainerCapabilities(nil, "", false)
+	unknown.Isolation = nil // an empty value would mean weak isolation
+	return unknown
 }
 
 func describe(info system.Info) (engine, error) {

@@ -120,7 +120,7 @@ func TestEngineUnknown(t *testing.T) {
 		}
 		return !strings.HasSuffix(r.URL.Path, "/info")
 	})
-	if c := b.Capabilities(); c.Memory || c.PIDs || !c.Persistent || !c.WritableRoot {
+	if c := b.Capabilities(); c.Memory || c.PIDs || !c.Persistent || !c.WritableRoot || len(c.Isolation) > 0 {
 		t.Errorf("an unknown engine has the capabilities %+v", c)
 	}
 	if _, err := b.Create(t.Context(), newSpec()); !errors.Is(err, backend.ErrUnavailable) || created.Load() {
