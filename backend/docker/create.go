@@ -287,7 +287,7 @@ func (c *creation) findContainer(ctx context.Context) error {
 func (c *creation) dropWorkspace(ctx context.Context) error {
 	made, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
 	if made {
-		return kit.Ignore(c.b.removeWorkspace(ctx, c.p.volume), errInUse)
+		return kit.Ignore(c.b.removeWorkspace(ctx, c.p.volume), errReplaced)
 	}
 	return kit.Ignore(err, backend.ErrNotFound, backend.ErrExists, errIncompleteFork)
 }

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"path"
@@ -38,7 +39,7 @@ func TestRefusedCreation(t *testing.T) {
 }
 
 // fakeEngine returns a driver of an engine with these answers by the last part of the request's path. To every other
-// request, the engine answers with an error.
+// request, the engine answers with a conflict.
 func fakeEngine(t *testing.T, answers map[string]string) *Backend {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -47,7 +48,7 @@ func fakeEngine(t *testing.T, answers map[string]string) *Backend {
 		if answer, ok := answers[path.Base(r.URL.Path)]; ok {
 			_, _ = w.Write([]byte(answer)) // fails if the caller has left
 		} else if r.URL.Path != "/_ping" {
-			w.WriteHeader(http.StatusInternalServerError)
+			w.WriteHeader(http.StatusConflict)
 		}
 	}))
 	b, err := New(t.Context(), &Options{Host: strings.Replace(srv.URL, "http:", "tcp:", 1)})
@@ -65,5 +66,18 @@ func TestImageOfEnvironment(t *testing.T) {
 	list, err := b.List(t.Context(), backend.Filter{})
 	if err != nil || len(list) != 1 || list[0].ImageID != "image" {
 		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// TestVolumeInUse verifies that the removal of a workspace fails while a container of another program uses it, so that a
+// sweep tries again. Remove ignores only another sandbox of the session.
+func TestVolumeInUse(t *testing.T) {
+	t.Parallel()
+	for role, want := range map[string]error{"other": errInUse, backend.RoleSandbox: errReplaced} {
+		list := `[{"State": "exited", "Labels": {"dev.workcell.role": "` + role + `"}}]`
+		err := fakeEngine(t, map[string]string{"json": list}).d.removeWorkspace(t.Context(), "v")
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", role, err, want)
+		}
 	}
 }

@@ -117,7 +117,7 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	}
 	if known && opts.Volumes {
 		err := b.removeUnforked(ctx, workspace.(volumeName))
-		if err = kit.Ignore(err, errInUse); err != nil { // the session has another sandbox
+		if err = kit.Ignore(err, errReplaced); err != nil {
 			return err
 		}
 	}
@@ -161,7 +161,7 @@ func (b *driver) removeContainer(ctx context.Context, id string) error {
 }
 
 // remove calls f until the object is removed. If the object is in use, remove calls conflict before the next attempt.
-// If conflict returns errInUse, remove returns it.
+// If conflict returns errInUse or errReplaced, remove returns it.
 func (b *driver) remove(ctx context.Context, what string, f func(context.Context) error, conflict func() error) error {
 	return b.calls.Retry(ctx, func() (bool, error) {
 		err := b.calls.Do(ctx, what, f)
@@ -170,7 +170,7 @@ func (b *driver) remove(ctx context.Context, what string, f func(context.Context
 			return true, nil
 		case errors.Is(err, backend.ErrExists):
 			err = cmp.Or(conflict(), err)
-			return errors.Is(err, errInUse), err
+			return errors.Is(err, errInUse) || errors.Is(err, errReplaced), err
 		}
 		return true, err
 	})

@@ -99,19 +99,26 @@ func (b *driver) unusedVolumes(ctx context.Context, label, value string) ([]*vol
 }
 
 // removeInits removes the helper containers of a volume. If another container uses the volume, removeInits returns
-// errInUse.
+// errInUse, or errReplaced for a sandbox.
 func (b *driver) removeInits(ctx context.Context, name volumeName) error {
 	list, err := b.listContainers(ctx, filters.Arg("volume", string(name)))
 	for _, c := range list {
-		switch init := c.Labels[backend.LabelRole] == backend.RoleInit; {
-		case init && c.State != container.StateRunning:
-			err = errors.Join(err, b.removeContainer(ctx, c.ID))
-		case !init && state(c.State) != backend.StateGone:
+		switch role := c.Labels[backend.LabelRole]; {
+		case role == backend.RoleInit:
+			if c.State != container.StateRunning {
+				err = errors.Join(err, b.removeContainer(ctx, c.ID))
+			}
+		case role == backend.RoleSandbox && state(c.State) != backend.StateGone:
+			err = errors.Join(err, errReplaced)
+		case state(c.State) != backend.StateGone:
 			err = errors.Join(err, errInUse)
 		}
 	}
 	return err
 }
 
-// errInUse is the error for a volume of an existing container.
-var errInUse = fmt.Errorf("docker: the workspace is in use: %w", backend.ErrExists)
+// Errors for a volume of an existing container.
+var (
+	errInUse    = fmt.Errorf("docker: the workspace is in use: %w", backend.ErrExists)
+	errReplaced = fmt.Errorf("docker: the workspace is in use by another sandbox: %w", backend.ErrExists)
+)
