@@ -109,7 +109,7 @@ func TestIncompleteOutputs(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default"))
 	output(t, s, "mkdir d && cd d && seq 10001 | xargs touch")
-	_, err := transfer.Collect(t.Context(), s, []string{"*.png?"}, nil)
+	_, err := transfer.Collect(t.Context(), s, []string{"*.png?", "{a,b}.md?", "**/*.png?"}, nil)
 	must(t, err)
 	if _, err = transfer.Collect(t.Context(), s, []string{"d/*.png?"}, nil); err == nil || !strings.Contains(err.Error(), "output d: the directory") {
 		t.Errorf("a large directory: %v", err)

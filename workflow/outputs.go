@@ -124,9 +124,8 @@ func (r *run) loadKept() bool {
 	if err != nil {
 		return false
 	}
-	_, optional := r.wf.outputs.Missing(slices.Collect(maps.Keys(outputs)))
-	r.result.Outputs, r.result.Missing, r.result.Patch, r.result.Workspace = outputs, r.wf.outputs.Pick(optional), p,
-		archive.Workspace()
+	_, _, r.result.Missing = r.wf.outputs.Missing(slices.Collect(maps.Keys(outputs)))
+	r.result.Outputs, r.result.Patch, r.result.Workspace = outputs, p, archive.Workspace()
 	return true
 }
 

@@ -79,49 +79,62 @@ func matchGlob(text, name string) bool {
 
 // Enter reports whether a directory can contain outputs.
 func (g Globs) Enter(dir string) bool {
-	return slices.ContainsFunc(g, func(text string) bool {
-		glob, _ := splitGlob(text)
-		return enterGlob(strings.Split(glob, "/"), strings.Split(dir, "/"))
-	})
+	return slices.ContainsFunc(g, func(text string) bool { return enterGlob(text, dir, true) })
 }
 
-// enterGlob reports whether a pattern can match files in a directory. Both are split at slashes.
-func enterGlob(glob, dir []string) bool {
-	for i, name := range dir {
-		if i == len(glob) || glob[i] == "**" || strings.ContainsAny(glob[i], "{\\") {
-			// Braces and backslashes can span slashes.
+// enterGlob reports whether a pattern can match files in a directory. From ** or from a slash in braces or brackets on,
+// it returns unsure.
+func enterGlob(text, dir string, unsure bool) bool {
+	glob, _ := splitGlob(text)
+	parts := strings.Split(glob, "/")
+	for i, name := range strings.Split(dir, "/") {
+		switch {
+		case i == len(parts):
 			return true
-		}
-		if !doublestar.MatchUnvalidated(glob[i], name) {
+		case strings.Contains(parts[i], "**"), !doublestar.ValidatePattern(parts[i]):
+			return unsure
+		case !doublestar.MatchUnvalidated(parts[i], name):
 			return false
 		}
 	}
 	return true
 }
 
-// Missing returns the indices of the patterns without a matching path. The patterns for possibly missing files are in
-// optional.
-func (g Globs) Missing(names []string) (missing, optional []int) {
-	for i, text := range g {
-		if slices.ContainsFunc(names, func(name string) bool { return matchGlob(text, name) }) {
-			continue
-		}
-		if _, ok := splitGlob(text); ok {
-			optional = append(optional, i)
-		} else {
-			missing = append(missing, i)
+// Lost returns a function to check whether outputs other than found may be in a directory that could not be read
+// completely. A pattern with ** can match files in almost every directory, so below ** only directories with outputs
+// count.
+func (g Globs) Lost(found []string) func(dir string) bool {
+	holds := map[string]bool{".": true} // the outputs and their directories
+	for _, name := range found {
+		for ; !holds[name]; name = path.Dir(name) {
+			holds[name] = true
 		}
 	}
-	return missing, optional
+	return func(dir string) bool {
+		return slices.ContainsFunc(g, func(text string) bool {
+			glob, _ := splitGlob(text)
+			known := holds[glob] // the only possible output of a pattern without special characters
+			return matchGlob(text, dir) || !known && (dir == "." || enterGlob(text, dir, holds[dir]))
+		})
+	}
 }
 
-// Pick returns the patterns at the given indices, without a question mark at the end.
-func (g Globs) Pick(at []int) (list []string) {
-	for _, i := range at {
-		glob, _ := splitGlob(g[i])
-		list = append(list, glob)
+// Missing returns the patterns without a matching path, without a question mark at the end. The patterns for possibly
+// missing files are in optional. first is the index of the first other one.
+func (g Globs) Missing(names []string) (first int, missing, optional []string) {
+	for i, text := range g {
+		glob, ok := splitGlob(text)
+		switch {
+		case slices.ContainsFunc(names, func(name string) bool { return matchGlob(text, name) }):
+		case ok:
+			optional = append(optional, glob)
+		default:
+			if missing = append(missing, glob); len(missing) == 1 {
+				first = i
+			}
+		}
 	}
-	return list
+	return first, missing, optional
 }
 
 // In returns the matching files of fsys, in order. It skips unreadable directories.

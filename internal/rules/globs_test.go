@@ -20,6 +20,9 @@ func TestGlobMatch(t *testing.T) {
 		"**/*.xml":     {match: []string{"a.xml", "d/e/a.xml"}, enter: []string{"d", "d/e"}, no: []string{"a.xmlx"}},
 		"d?/*/r.txt?":  {match: []string{"d1/x/r.txt"}, enter: []string{"d1", "d1/x", "d1/x/r.txt"}, no: []string{"d/x/r.txt", "d1/x/y/r.txt"}, pass: []string{"d", "d12", "d1/x/y"}},
 		"{a/{b,c},d}":  {match: []string{"a/b", "d"}},
+		"{a,b}.md":     {match: []string{"a.md"}, pass: []string{"d"}},
+		"{**,a}/b":     {match: []string{"c/d/b"}, enter: []string{"c/d"}},
+		`\a/b`:         {match: []string{"a/b"}, enter: []string{"a"}, pass: []string{"d"}},
 		"{a/b,c}/f":    {match: []string{"a/b/f", "c/f"}, enter: []string{"a", "a/b", "c"}, no: []string{"a/f"}},
 		"[ab].c?":      {match: []string{"a.c"}, no: []string{"c.c"}, pass: []string{"d"}},
 		`\[draft\].md`: {match: []string{"[draft].md"}, no: []string{"d.md"}},
@@ -68,11 +71,33 @@ func TestGlobProblems(t *testing.T) {
 	}
 }
 
+// TestGlobLost verifies that an incomplete directory counts if a pattern leads to it without **, or if it has outputs.
+func TestGlobLost(t *testing.T) {
+	t.Parallel()
+	for glob, c := range map[string]struct{ lost, kept []string }{
+		"**/*.png":        {[]string{".", "img"}, []string{"d", "img/d"}},
+		"d/**/*.png":      {[]string{".", "d"}, []string{"img", "d/d"}},
+		"*/d/*.png?":      {[]string{"img", "a/d"}, []string{"img/e", "a/d/e"}},
+		"{d/a,b}/*.png":   {[]string{".", "img"}, []string{"d"}},
+		"dist/**":         {[]string{"dist", "dist/d"}, []string{"d"}},
+		"img/a.png":       {nil, []string{".", "img"}},
+		"img":             {[]string{"img", "img/d"}, []string{"."}},
+		"{report,a.b}.md": {[]string{"."}, []string{"d", "img"}},
+	} {
+		lost := rules.Globs{glob}.Lost([]string{"img/a.png"})
+		for dir, want := range expect(c.lost, c.kept) {
+			if lost(dir) != want {
+				t.Errorf("%s: %s: %v", glob, dir, !want)
+			}
+		}
+	}
+}
+
 func TestGlobMissing(t *testing.T) {
 	t.Parallel()
-	missing, optional := rules.Globs{"a", "b?", "c", "d/**?", "e"}.Missing([]string{"a", "e/f"})
-	if !slices.Equal(missing, []int{2}) || !slices.Equal(optional, []int{1, 3}) {
-		t.Errorf("missing %v, may be missing %v", missing, optional)
+	first, missing, optional := rules.Globs{"a", "b?", "c", "d/**?", "e", "f"}.Missing([]string{"a", "e/f"})
+	if first != 2 || !slices.Equal(missing, []string{"c", "f"}) || !slices.Equal(optional, []string{"b", "d/**"}) {
+		t.Errorf("missing %v from %d on, may be missing %v", missing, first, optional)
 	}
 }
 

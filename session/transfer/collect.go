@@ -67,19 +67,20 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 			return m, errors.Join(err, fmt.Errorf("cannot read the outputs: %w", readErr))
 		}
 		m.Outputs = found
+		lost := globs.Lost(slices.Collect(maps.Keys(found)))
 		for _, o := range omitted {
-			switch o.Reason {
-			case sandbox.SpecialFile, sandbox.LeasedFile:
+			switch {
+			case o.Reason == sandbox.SpecialFile, o.Reason == sandbox.LeasedFile:
 				m.Special = append(m.Special, o.Path)
-			default:
+			case lost(o.Path):
 				err = errors.Join(err, fmt.Errorf("cannot collect output %s: %s", o.Path, o.Reason))
 			}
 		}
 	}
-	missing, optional := globs.Missing(slices.Collect(maps.Keys(m.Outputs)))
-	m.Missing = globs.Pick(optional)
+	first, missing, optional := globs.Missing(slices.Collect(maps.Keys(m.Outputs)))
+	m.Missing = optional
 	if err == nil && len(missing) > 0 {
-		err = &MissingError{First: missing[0], Outputs: globs.Pick(missing), NoSandbox: box == nil}
+		err = &MissingError{First: first, Outputs: missing, NoSandbox: box == nil}
 	}
 	return m, err
 }
