@@ -61,7 +61,7 @@ func fakeEngine(t *testing.T, answers map[string]string) *Backend {
 // another image. Otherwise, the pool would take the sandbox for outdated.
 func TestImageOfEnvironment(t *testing.T) {
 	t.Parallel()
-	b := fakeEngine(t, map[string]string{"json": `[{"Id": "c", "ImageID": "environment", "State": "running", "Names": ["/workcell-a"],
+	b := fakeEngine(t, map[string]string{"json": `[{"Id": "c", "ImageID": "other", "State": "running", "Names": ["/workcell-a"],
 		"Labels": {"dev.workcell.role": "sandbox", "dev.workcell.id": "a", "dev.workcell.image-id": "image"}}]`})
 	list, err := b.List(t.Context(), backend.Filter{})
 	if err != nil || len(list) != 1 || list[0].ImageID != "image" {
@@ -69,8 +69,8 @@ func TestImageOfEnvironment(t *testing.T) {
 	}
 }
 
-// TestVolumeInUse verifies that the removal of a workspace fails while a container of another program uses it, so that a
-// sweep tries again. Remove ignores only another sandbox of the session.
+// TestVolumeInUse verifies that the removal of a workspace fails while a container of another program uses it, so that
+// a sweep tries again. Remove ignores only another sandbox of the session.
 func TestVolumeInUse(t *testing.T) {
 	t.Parallel()
 	for role, want := range map[string]error{"other": errInUse, backend.RoleSandbox: errReplaced} {
