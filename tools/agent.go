@@ -53,7 +53,7 @@ type RunOptions struct {
 	// provider would reject it. If empty, Run uses the file's model, or else Genkit's default model.
 	Model string
 	// MaxTurns limits the model's turns. If zero, it defaults to the file's `maxTurns`, or else to
-	// frontmatter.DefaultMaxTurns.
+	// frontmatter.DefaultMaxTurns. For coding agents, it defaults to `executor.max_turns`, or else to no limit.
 	MaxTurns int
 	// Messages are the earlier messages of the conversation. The template places them at {{history}}, or else before the
 	// last user message.
@@ -436,7 +436,7 @@ func (a *Agent) limited(x *execution, err error) error {
 		budget = fmt.Sprintf("executor.budget.output_tokens (%d)", n)
 	}
 	limit := map[executor.Outcome]string{
-		executor.MaxTurns: fmt.Sprintf("executor.max_turns (%d)", cmp.Or(int(cfg.MaxTurns), x.turns)),
+		executor.MaxTurns: fmt.Sprintf("executor.max_turns (%d)", cmp.Or(x.turns, int(cfg.MaxTurns))),
 		executor.Budget:   budget, executor.TimedOut: "executor.timeout_seconds", executor.Stalled: "executor.stall_seconds",
 	}[x.result.Outcome]
 	if err == nil || limit == "" {

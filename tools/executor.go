@@ -104,7 +104,7 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 	if err != nil {
 		return nil, err
 	}
-	task.MaxTurns, task.Web, task.Args = cmp.Or(int(cfg.MaxTurns), x.turns), cfg.Web, cfg.Args
+	task.MaxTurns, task.Web, task.Args = cmp.Or(x.turns, int(cfg.MaxTurns)), cfg.Web, cfg.Args
 	skills, err := b.loadSkills(ctx, x.file)
 	if err != nil {
 		return nil, err

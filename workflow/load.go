@@ -42,7 +42,8 @@ func whole(wf *Workflow, err error) (*Workflow, error) {
 }
 
 // Check is like Load, but also returns a workflow with problems. Callers reporting all problems of a file can call
-// CheckWorkspace and AsRoot of this workflow. The workflow must not be run.
+// CheckWorkspace and AsRoot of this workflow, unless it is nil: the file could not be read, or contains no mapping. The
+// workflow must not be run.
 func Check(path string, opts *LoadOptions) (*Workflow, error) {
 	src, err := yamlnode.ReadUntrusted(path, maxFileBytes)
 	if err != nil {

@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/transfer"
@@ -60,7 +62,7 @@ func (wf *Workflow) CheckServices(check func([]sandbox.ServiceUse) frontmatter.E
 
 // problem returns a problem with a field of `sandbox:`.
 func (wf *Workflow) problem(field, message string) *frontmatter.Error {
-	at := wf.sandboxAt["sandbox."+field]
+	at := cmp.Or(wf.sandboxAt["sandbox."+field], &yamlnode.Node{}) // a position of other fields is unknown
 	return &frontmatter.Error{File: wf.Path, Line: at.Line, Column: at.Column, Message: message}
 }
 
