@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	goccy "github.com/goccy/go-yaml"
@@ -16,8 +17,8 @@ import (
 // DefaultMaxTurns is the maximum number of turns of an agent whose file sets no maxTurns. Genkit's default is 50.
 const DefaultMaxTurns = 40
 
-// Source returns the file in a form Genkit understands: `sandbox:` becomes the last entry of `use:`, and
-// DefaultMaxTurns is added if the file has no maxTurns. The template's text does not change, but the line in the file
+// Source returns the file in a form Genkit understands: `sandbox:` becomes an entry of `use:`, and DefaultMaxTurns is
+// added if the file has no maxTurns. The template's text does not change, but the line in the file
 // may change: errors count from BodyLine. To prevent dotprompt from missing the frontmatter, Source also fixes a byte
 // order mark, blank lines with CRLF before it, and a missing last newline.
 func (d *Document) Source() ([]byte, error) {
@@ -121,8 +122,9 @@ func (d *Document) header() (string, error) {
 	return out.String(), d.same(out.String(), uses)
 }
 
-// uses returns the entries of `use:` with the sandbox. An existing entry for the sandbox is replaced; otherwise the
-// sandbox becomes the last entry.
+// uses returns the entries of `use:` with the sandbox. The sandbox is the first entry, and thus the outermost
+// middleware, because the others can call models (genkit-middleware/fallback). In mode executor, it is the last entry,
+// because the coding agent replaces the model, and the others may change its task.
 func (d *Document) uses() ([]any, error) {
 	entry := map[string]any{"name": Middleware, "config": d.Sandbox}
 	var entries []any
@@ -132,14 +134,14 @@ func (d *Document) uses() ([]any, error) {
 			return nil, fmt.Errorf("use: %v", err)
 		}
 	}
-	for i, e := range entries {
+	entries = slices.DeleteFunc(entries, func(e any) bool {
 		m, _ := e.(map[string]any)
-		if e == Middleware || m["name"] == Middleware {
-			entries[i] = entry
-			return entries, nil
-		}
+		return e == Middleware || m["name"] == Middleware
+	})
+	if d.Sandbox.Mode == ModeExecutor {
+		return append(entries, entry), nil
 	}
-	return append(entries, entry), nil
+	return append([]any{entry}, entries...), nil
 }
 
 // plainDates converts YAML 1.1 timestamps to text, as Genkit's parser does.

@@ -78,14 +78,14 @@ func TestSource(t *testing.T) {
 		},
 		{
 			"with use before", "---\nuse:\n  - a/b # first\n  - {name: c/d, config: {day: 2026-01-02, x: [1, 2.5, true, null]}}\nsandbox: node\n---\nbody\n",
-			"---\nmaxTurns: 40\nuse: [\"a/b\",{\"config\":{\"day\":\"2026-01-02\",\"x\":[1,2.5,true,null]},\"name\":\"c/d\"},{\"config\":{\"runtime\":\"node\"},\"name\":\"workcell/sandbox\"}]\n---\nbody\n",
+			"---\nmaxTurns: 40\nuse: [{\"config\":{\"runtime\":\"node\"},\"name\":\"workcell/sandbox\"},\"a/b\",{\"config\":{\"day\":\"2026-01-02\",\"x\":[1,2.5,true,null]},\"name\":\"c/d\"}]\n---\nbody\n",
 		},
 		{
-			"with use after", "---\nsandbox: node\nuse: [a/b]\n---\nbody\n",
-			"---\nmaxTurns: 40\nuse: [\"a/b\",{\"config\":{\"runtime\":\"node\"},\"name\":\"workcell/sandbox\"}]\n---\nbody\n",
+			"executor", "---\nsandbox: {mode: executor, executor: {command: codex}}\nuse: [a/b]\n---\nbody\n",
+			"---\nmaxTurns: 40\nuse: [\"a/b\",{\"config\":{\"mode\":\"executor\",\"executor\":{\"command\":\"codex\"}},\"name\":\"workcell/sandbox\"}]\n---\nbody\n",
 		},
 		{
-			"native", "---\nuse: [{name: workcell/sandbox, config: {env: {A: 1.10}}}, z/z]\n---\nbody\n",
+			"native", "---\nuse: [z/z, {name: workcell/sandbox, config: {env: {A: 1.10}}}]\n---\nbody\n",
 			"---\nmaxTurns: 40\nuse: [{\"config\":{\"env\":{\"A\":\"1.10\"}},\"name\":\"workcell/sandbox\"},\"z/z\"]\n---\nbody\n",
 		},
 		{

@@ -93,7 +93,7 @@ type AgentResult struct {
 	Outputs      patch.Tree
 	Model        string
 	FinishReason string
-	Turns        int // number of model calls
+	Turns        int // number of the model's answers
 	ToolCalls    int
 	InputTokens  int // sum over all turns with CachedTokens, if the provider reports it
 	OutputTokens int // with reasoning
@@ -190,13 +190,16 @@ func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 		ctx = context.WithValue(ctx, executionKey{}, x)
 		req.Model = placeholderModel
 	}
+	if !a.coding() { // a coding agent's usage is added when the agent ends
+		req.Use = append([]*ai.MiddlewareRef{local("workcell/count", &ai.Hooks{WrapModel: w.model})}, req.Use...)
+	}
 	call, err := a.recorded(ctx, req, w)
 	if err != nil {
 		return res, err
 	}
-	call.Use = append(call.Use, w.ref())
+	call.Use = append(call.Use, local("workcell/watch", &ai.Hooks{WrapTool: w.tool}))
 	defer w.report(ctx, a.name)
-	resp, err := genkit.GenerateWithRequest(ctx, a.g, call, nil, stream(o.OnText))
+	resp, err := genkit.GenerateWithRequest(seeded(ctx, a.g), a.g, call, nil, stream(o.OnText))
 	res = AgentResult{Response: resp, Model: x.model, Turns: w.turns, ToolCalls: w.calls}
 	res.InputTokens, res.OutputTokens, res.CachedTokens = w.input, w.output, w.cached
 	if x.result != nil {
@@ -216,6 +219,16 @@ func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 	}
 	res.Output, err = a.parse(resp)
 	return res, err
+}
+
+// seeded returns ctx with g, which Genkit's middlewares expect. genkit.Generate adds it, and genkit.GenerateWithRequest
+// does not.
+func seeded(ctx context.Context, g *genkit.Genkit) context.Context {
+	_, _ = genkit.Generate(ctx, g, ai.WithPromptFn(func(with context.Context, _ any) (string, error) {
+		ctx = with
+		return "", errors.New("only ctx is needed") // before a request is made
+	}))
+	return ctx
 }
 
 // recorded returns a copy of req with hooks to record the conversation, if ctx has a recorder for the agent. If an

@@ -56,8 +56,8 @@ func decodeObject(text string) map[string]any {
 	return object
 }
 
-// watcher counts the turns, tool calls, and tokens of a run. It is the innermost middleware, so it sees the provider's
-// unmodified responses.
+// watcher counts the turns, tool calls, and tokens of a run. Its hook for models encloses other middlewares, because
+// they can call further models. Its hook for tools is the innermost hook, so it sees only calls that are made.
 type watcher struct {
 	provider string // of the model
 	onTool   func(ToolEvent)
@@ -65,10 +65,6 @@ type watcher struct {
 	mu                          sync.Mutex // guards the counters, because tools run concurrently
 	turns, calls, input, output int
 	cached                      int // part of input
-}
-
-func (w *watcher) ref() *ai.MiddlewareRef {
-	return local("workcell/watch", &ai.Hooks{WrapModel: w.model, WrapTool: w.tool})
 }
 
 func (w *watcher) model(ctx context.Context, p *ai.ModelParams, next ai.ModelNext) (*ai.ModelResponse, error) {

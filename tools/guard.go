@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/core/status"
@@ -43,20 +44,25 @@ func (b *binding) unknown(_ context.Context, in unknownInput) (toolspec.Result, 
 			WithRemediation("Call again with one JSON object as arguments: escape quotes, backslashes, and newlines in " +
 				"strings. If they were truncated, write less in one call.")
 	}
-	e := toolspec.Failf(toolspec.CodeNotFound, "unknown tool %q", sanitize.Clip(in.Tool))
-	if len(in.Known) == 0 {
-		return toolspec.Result{}, e.WithRemediation("There are no tools: answer without one.")
+	return toolspec.Result{}, unknown(in.Tool, in.Known)
+}
+
+// unknown returns the error for tool, which is not in known.
+func unknown(tool string, known []string) *toolspec.Error {
+	e := toolspec.Failf(toolspec.CodeNotFound, "unknown tool %q", sanitize.Clip(tool))
+	if len(known) == 0 {
+		return e.WithRemediation("There are no tools: answer without one.")
 	}
-	hint := "Call one of: " + strings.Join(in.Known, ", ") + "."
-	near, ok := suggest.Closest(in.Tool, in.Known)
-	if exec := "sandbox_exec"; in.Tool == "sandbox_run" && slices.Contains(in.Known, exec) {
+	hint := "Call one of: " + strings.Join(known, ", ") + "."
+	near, ok := suggest.Closest(tool, known)
+	if exec := "sandbox_exec"; tool == "sandbox_run" && slices.Contains(known, exec) {
 		// sandbox_run's equivalent in other modes.
 		near = exec
 	}
 	if ok {
 		hint = fmt.Sprintf("Did you mean %s? %s", near, hint)
 	}
-	return toolspec.Result{}, e.WithRemediation(hint)
+	return e.WithRemediation(hint)
 }
 
 // maxUnread is the maximum number of consecutive answers with unreadable calls. Afterwards, the error ends the run.
@@ -68,7 +74,8 @@ const maxUnread = 5
 // A guard belongs to one Generate call.
 type guard struct {
 	log    *slog.Logger
-	unread int // consecutive answers with unreadable calls; needs no lock because model calls are sequential
+	unread int                      // consecutive answers with unreadable calls; needs no lock because model calls are sequential
+	known  atomic.Pointer[[]string] // names of the tools offered last; nil before the first model call
 }
 
 // wrapModel sorts the offered tools and redirects calls of other tools to unknownTool. It also redirects answers whose
@@ -91,6 +98,7 @@ func (g *guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelN
 	}
 	slices.SortFunc(req.Tools, func(a, b *ai.ToolDefinition) int { return strings.Compare(a.Name, b.Name) })
 	slices.Sort(known)
+	g.known.Store(&known)
 	req.Messages = imagesApart(ctx, req.Messages)
 	params := &ai.ModelParams{Request: &req, Callback: p.Callback}
 	resp, err := next(ctx, params)
@@ -185,6 +193,11 @@ func (g *guard) wrapTool(ctx context.Context, p *ai.ToolParams,
 			resp, err = output(panicked(ctx, g.log, p.Tool.Name(), r)), nil
 		}
 	}()
+	// A middleware outside of the guard may have called another model.
+	name, known := p.Tool.Name(), g.known.Load()
+	if known != nil && name != unknownTool && !slices.Contains(*known, name) {
+		return output(unknown(name, *known)), nil
+	}
 	resp, err = next(ctx, p)
 	if err == nil || ctx.Err() != nil {
 		return resp, err

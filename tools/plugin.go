@@ -138,7 +138,9 @@ func (p *Plugin) toolbox() *toolbox {
 	return p.box
 }
 
-// Use returns the middleware for ai.WithUse. If s is invalid, the Generate call returns the error.
+// Use returns the middleware for ai.WithUse. If s is invalid, the Generate call returns the error. Pass it before other
+// middleware, because it does not see the requests of a middleware before it, for example of Fallback. In mode executor,
+// pass it last.
 func (p *Plugin) Use(s Sandbox) ai.Middleware {
 	return middleware{s, p.toolbox()}
 }
