@@ -312,9 +312,6 @@ func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions)
 	case req.MaxTurns == 0:
 		req.MaxTurns = frontmatter.DefaultMaxTurns
 	}
-	if a.doc.Sandbox != nil && !a.coding() {
-		describeOutput(req)
-	}
 	// Genkit parses the file's toolChoice but drops it.
 	req.ToolChoice = ai.ToolChoice(a.doc.Meta.ToolChoice)
 	req.StepName = "agent:" + a.name
@@ -355,7 +352,10 @@ func guardRef(p *Plugin) *ai.MiddlewareRef {
 	b := newBinding(box, frontmatter.Sandbox{})
 	g := &guard{log: box.log}
 	return local("workcell/guard", &ai.Hooks{
-		Tools:     []ai.Tool{b.unknownTool()},
+		Tools: []ai.Tool{b.unknownTool()},
+		WrapGenerate: func(ctx context.Context, p *ai.GenerateParams, next ai.GenerateNext) (*ai.ModelResponse, error) {
+			return next(context.WithValue(ctx, modelKey{}, p.Options.Model), p)
+		},
 		WrapModel: g.wrapModel, WrapTool: g.wrapTool,
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -183,31 +184,45 @@ func failureOf(out any) string {
 	return code
 }
 
-// describeOutput describes the output format in the prompt instead of using the provider's native option, if the
+// describeOutput describes the output format in the messages instead of using the provider's native option, if the
 // provider does not support the option together with tools. Gemini models before 3 reject requests with both ("Function
 // calling with a response mime type is unsupported"), and Genkit sends both. Genkit still validates the answer against
-// the schema.
-func describeOutput(req *ai.GenerateActionOptions) {
-	if req.Output == nil {
-		return
+// the schema. It returns false if it does not change req.
+func describeOutput(ctx context.Context, req *ai.ModelRequest) bool {
+	name, _ := ctx.Value(modelKey{}).(string)
+	if req.Output == nil || len(req.Tools) == 0 || provider(name) != "googleai" && provider(name) != "vertexai" {
+		return false
 	}
-	switch provider(req.Model) {
-	case "googleai", "vertexai":
-	default:
-		return
+	if req.Output.Constrained { // otherwise, Genkit has already described it
+		text := ""
+		for _, f := range ai.DEFAULT_FORMATS {
+			if h, err := f.Handler(req.Output.Schema); f.Name() == req.Output.Format && err == nil {
+				text = h.Instructions()
+			}
+		}
+		if text == "" {
+			return false // a format of the program
+		}
+		req.Messages = withInstructions(req.Messages, text)
 	}
-	out := *req.Output
-	out.Constrained = false // then Genkit puts the schema into the prompt
-	req.Output = &out
-	req.Use = append(req.Use, local("workcell/untyped", &ai.Hooks{WrapModel: untyped}))
+	req.Output = &ai.ModelOutputConfig{}
+	return true
 }
 
-// untyped hides the output format from the provider if the request offers tools.
-func untyped(ctx context.Context, p *ai.ModelParams, next ai.ModelNext) (*ai.ModelResponse, error) {
-	if p.Request == nil || p.Request.Output == nil || len(p.Request.Tools) == 0 {
-		return next(ctx, p)
+// withInstructions returns messages with text at the end of the system message, or else of the last user message, like
+// Genkit.
+func withInstructions(messages []*ai.Message, text string) []*ai.Message {
+	at := slices.IndexFunc(messages, func(m *ai.Message) bool { return m.Role == ai.RoleSystem })
+	for i := len(messages) - 1; at < 0 && i >= 0; i-- {
+		if messages[i].Role == ai.RoleUser {
+			at = i
+		}
 	}
-	req := *p.Request
-	req.Output = &ai.ModelOutputConfig{}
-	return next(ctx, &ai.ModelParams{Request: &req, Callback: p.Callback})
+	if at < 0 {
+		return append([]*ai.Message{ai.NewSystemTextMessage(text)}, messages...)
+	}
+	m, out := *messages[at], slices.Clone(messages)
+	m.Content = append(slices.Clone(m.Content), ai.NewTextPart(text))
+	out[at] = &m
+	return out
 }

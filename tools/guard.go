@@ -99,6 +99,7 @@ func (g *guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelN
 	slices.SortFunc(req.Tools, func(a, b *ai.ToolDefinition) int { return strings.Compare(a.Name, b.Name) })
 	slices.Sort(known)
 	g.known.Store(&known)
+	described := describeOutput(ctx, &req)
 	req.Messages = imagesApart(ctx, req.Messages)
 	params := &ai.ModelParams{Request: &req, Callback: p.Callback}
 	resp, err := next(ctx, params)
@@ -116,16 +117,16 @@ func (g *guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelN
 		return resp, err
 	}
 	out := *resp
-	if out.Request != nil && len(req.Messages) != len(p.Request.Messages) {
-		// Genkit derives the next request from this one, so restore the original messages.
+	if out.Request != nil && (described || len(req.Messages) != len(p.Request.Messages)) {
+		// Programs continue the conversation from this request, so restore the original messages.
 		asked := *out.Request
-		asked.Messages = p.Request.Messages
+		asked.Messages, asked.Output = p.Request.Messages, p.Request.Output
 		out.Request = &asked
 	}
 	if m := repaired(out.Message, known); m != nil {
 		out.Message = m
 	}
-	if m := withoutNarration(&req, out.Message); m != nil {
+	if m := withoutNarration(p.Request, out.Message); m != nil {
 		out.Message = m
 	}
 	return &out, nil

@@ -22,6 +22,7 @@ import (
 	"github.com/firebase/genkit/go/plugins/ollama"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/llmtest"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -154,33 +155,62 @@ func TestProviders(t *testing.T) {
 	}
 }
 
-// TestTypedAnswerWithTools verifies that each provider can give a typed answer after a tool call, and that all tokens
-// are counted. Gemini before 3 rejects requests with both tools and a response type.
+// TestTypedAnswerWithTools verifies that each provider can give a typed answer after a tool call, with each way to call a
+// model, and that agents count all tokens. Gemini before 3 rejects requests with both tools and a response type.
 func TestTypedAnswerWithTools(t *testing.T) {
-	for _, v := range vendors() {
-		t.Run(v.name, func(t *testing.T) {
-			f := newFake(t, `{"passed": true}`, []toolCall{{"sandbox_exec", obj{"command": "true"}}})
-			r := newRig(t, v.plugin(t, f.URL))
-			a := r.agent("typed", "---\nmodel: "+v.model+"\nsandbox: {mode: code, runtime: bash}\noutput: {schema: {passed: boolean}}\n---\nTest it.")
-			res, err := a.Run(context.Background(), nil, nil)
-			if diff := cmp.Diff(any(map[string]any{"passed": true}), res.Output); err != nil || diff != "" {
-				t.Fatalf("%v (-want +got):\n%s", err, diff)
-			}
-			used := f.Used()
-			switch v.name { // the plugins do not report these tokens
-			case "anthropic":
-				used.Input -= used.CacheWrite
-			case "ollama":
-				used.Input, used.Output = 0, 0
-			}
-			if used.Requests != 2 || res.InputTokens != int(used.Input) || res.OutputTokens != int(used.Output) {
-				t.Errorf("%+v, want %+v", res, used)
-			}
-			for _, req := range f.Requests() {
-				if config := sub(req.Body["generationConfig"]); config["responseMimeType"] != nil || config["responseSchema"] != nil || config["responseJsonSchema"] != nil {
-					t.Errorf("the request to Gemini has a type and tools: %v", config)
+	const head = "sandbox: {mode: code, runtime: bash}\noutput: {schema: {passed: boolean}}\n---\nTest it."
+	var res tools.AgentResult
+	for way, run := range map[string]func(r *rig, model string) (any, error){
+		"agent": func(r *rig, model string) (_ any, err error) {
+			res, err = r.agent("typed", "---\nmodel: "+model+"\n"+head).Run(context.Background(), nil, nil)
+			return res.Output, err
+		},
+		"prompt": func(r *rig, model string) (out any, err error) {
+			p, err := tools.LoadPrompt(r.g, "typed.prompt", []byte("---\nmodel: "+model+"\n"+head))
+			checktest.Must(r.t, err)
+			resp, err := p.Execute(context.Background())
+			checktest.Must(r.t, err)
+			for _, m := range resp.History() {
+				if strings.Contains(m.Text(), "following schema") && strings.HasPrefix(model, "googleai/") {
+					r.t.Errorf("the history has %q", m.Text())
 				}
 			}
-		})
+			return out, resp.Output(&out)
+		},
+		"data": func(r *rig, model string) (any, error) {
+			out, _, err := genkit.GenerateData[obj](context.Background(), r.g, ai.WithModelName(model), ai.WithPrompt("Test it."),
+				ai.WithOutputSchema(obj{"type": "object", "properties": obj{"passed": obj{"type": "boolean"}}}),
+				ai.WithUse(r.plugin.Use(codeMode())))
+			checktest.Must(r.t, err)
+			return *out, nil
+		},
+	} {
+		for _, v := range vendors() {
+			t.Run(way+" "+v.name, func(t *testing.T) {
+				f := newFake(t, `{"passed": true}`, []toolCall{{"sandbox_exec", obj{"command": "true"}}})
+				got, err := run(newRig(t, v.plugin(t, f.URL)), v.model)
+				if diff := cmp.Diff(any(obj{"passed": true}), got); err != nil || diff != "" {
+					t.Fatalf("%v (-want +got):\n%s", err, diff)
+				}
+				used := f.Used()
+				switch v.name { // the plugins do not report these tokens
+				case "anthropic":
+					used.Input -= used.CacheWrite
+				case "ollama":
+					used.Input, used.Output = 0, 0
+				}
+				if used.Requests != 2 || way == "agent" && (res.InputTokens != int(used.Input) || res.OutputTokens != int(used.Output)) {
+					t.Fatalf("%+v, want %+v", res, used)
+				}
+				for _, req := range f.Requests() {
+					if config := sub(req.Body["generationConfig"]); config["responseMimeType"] != nil || config["responseSchema"] != nil || config["responseJsonSchema"] != nil {
+						t.Errorf("the request to Gemini has a type and tools: %v", config)
+					}
+					if v.name == "gemini" && strings.Count(text(req.Body), "following schema") != 1 {
+						t.Errorf("the request does not describe the schema: %v", req.Body)
+					}
+				}
+			})
+		}
 	}
 }
