@@ -14,7 +14,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// DefaultMaxTurns is the maximum number of turns of an agent whose file sets no maxTurns. Genkit's default is 50.
+// DefaultMaxTurns is the maximum number of turns with tool calls for an agent whose file sets no maxTurns. Genkit's
+// default is 50.
 const DefaultMaxTurns = 40
 
 // Source returns the file in a form Genkit understands: `sandbox:` becomes an entry of `use:`, and DefaultMaxTurns is

@@ -52,8 +52,9 @@ type RunOptions struct {
 	// Model overrides the file's model. If the provider differs, the file's `config:` is ignored, because the other
 	// provider would reject it. If empty, Run uses the file's model, or else Genkit's default model.
 	Model string
-	// MaxTurns limits the model's turns. If zero, it defaults to the file's `maxTurns`, or else to
-	// frontmatter.DefaultMaxTurns. For coding agents, it defaults to `executor.max_turns`, or else to no limit.
+	// MaxTurns limits the turns with tool calls. The model can use one more turn for the answer. If zero, it defaults to
+	// the file's `maxTurns`, or else to frontmatter.DefaultMaxTurns. For coding agents, it defaults to
+	// `executor.max_turns`, or else to no limit.
 	MaxTurns int
 	// Messages are the earlier messages of the conversation. The template places them at {{history}}, or else before the
 	// last user message.

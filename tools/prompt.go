@@ -116,6 +116,9 @@ func recovered(err *error) {
 // file is malformed, or if it configures a sandbox and the plugin is missing. It never returns a prompt without the
 // configured sandbox.
 //
+// If Execute gets ai.WithUse, Genkit ignores the file's `use:`, including the sandbox. Add other middleware to the
+// file's `use:` instead.
+//
 // Genkit ignores `toolChoice:` in a file. Pass ai.WithToolChoice to Execute instead, or use an Agent, which supports
 // it.
 func LoadPrompt(g *genkit.Genkit, name string, src []byte) (ai.Prompt, error) {

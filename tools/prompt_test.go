@@ -16,6 +16,7 @@ import (
 
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/genkit"
+	"github.com/firebase/genkit/go/plugins/middleware"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/frontmatter"
@@ -26,7 +27,7 @@ import (
 func TestLoadPrompt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	name, seen := r.model(call("sandbox_exec", obj{"command": "echo $WHO"}), say("done"))
+	name, seen := r.model(call("sandbox_exec", obj{"command": "echo $WHO"}), say("done"), say("no sandbox"))
 	src := "\ufeff# licence\r\n---\r\nmodel: " + name + "\r\nsandbox: # code\r\n  mode: code\r\n  runtime: bash\r\n  env: {WHO: you}\r\nmaxTurns: 3\r\n---\r\nGreet {{who}}.\r\n"
 	p, err := tools.LoadPrompt(r.g, "prompts/greeter.formal.prompt", []byte(src))
 	if err != nil {
@@ -43,6 +44,11 @@ func TestLoadPrompt(t *testing.T) {
 	}
 	if text := seen.list[0].Messages[0].Text(); text != "Greet {{x}} & <y>." {
 		t.Errorf("prompt %q", text)
+	}
+	// Genkit replaces the file's middleware, although the comment of ai.WithUse says that it adds to it.
+	_, err = p.Execute(context.Background(), ai.WithUse(&middleware.Retry{}))
+	if err != nil || len(seen.list[2].Tools) != 0 {
+		t.Errorf("with other middleware: %d tools, %v", len(seen.list[2].Tools), err)
 	}
 	if _, err := tools.LoadPrompt(r.g, "other/greeter.formal.prompt", []byte(src)); err == nil || !strings.Contains(err.Error(), `other/greeter.formal.prompt: prompt "greeter.formal" is already loaded`) {
 		t.Errorf("loaded twice: %v", err)
@@ -155,7 +161,7 @@ func TestPromptFSInGenkit(t *testing.T) {
 		}
 	}
 	turns := append(slices.Repeat([]turn{call("sandbox_run", obj{"code": "echo ran"})}, frontmatter.DefaultMaxTurns-1), say("done"))
-	model, seen := r.model(turns...) // many more than Genkit's default of 5
+	model, seen := r.model(turns...)
 	_, err := genkit.LookupPrompt(r.g, "coder").Execute(context.Background(), ai.WithModelName(model), ai.WithInput(map[string]any{"name": "Ann"}))
 	if err != nil || seen.outputs()[0]["stdout"] != "ran\n" {
 		t.Errorf("%v: %v", seen.outputs(), err)
