@@ -189,8 +189,7 @@ func failureOf(out any) string {
 // calling with a response mime type is unsupported"), and Genkit sends both. Genkit still validates the answer against
 // the schema. It returns false if it does not change req.
 func describeOutput(ctx context.Context, req *ai.ModelRequest) bool {
-	name, _ := ctx.Value(modelKey{}).(string)
-	if req.Output == nil || len(req.Tools) == 0 || provider(name) != "googleai" && provider(name) != "vertexai" {
+	if req.Output == nil || len(req.Tools) == 0 || !isGemini(ctx) {
 		return false
 	}
 	if req.Output.Constrained { // otherwise, Genkit has already described it

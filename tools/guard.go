@@ -84,7 +84,7 @@ func (g *guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelN
 	if p.Request == nil {
 		return next(ctx, p)
 	}
-	if err := mediaByAddress(p.Request.Messages); err != nil {
+	if err := mediaByAddress(ctx, p.Request.Messages); err != nil {
 		return nil, classified(err)
 	}
 	req := *p.Request

@@ -10,6 +10,7 @@ import (
 	_ "image/jpeg" // reads the header
 	_ "image/png"  // reads the header
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -137,23 +138,38 @@ func imagesApart(ctx context.Context, messages []*ai.Message) []*ai.Message {
 	return out
 }
 
+// geminiHosts are the hosts of media that Google's servers read themselves. Genkit downloads from all other hosts.
+var geminiHosts = []string{"generativelanguage.googleapis.com", "www.youtube.com", "youtube.com", "youtu.be"}
+
 // mediaByAddress rejects media referenced by URL, because code in a sandbox may have chosen the URL. For some
 // providers, Genkit fetches the URL from the host and includes the response in the error.
-func mediaByAddress(messages []*ai.Message) error {
+func mediaByAddress(ctx context.Context, messages []*ai.Message) error {
 	for _, m := range messages {
 		for _, p := range m.Content {
-			if p.IsMedia() && strings.HasPrefix(strings.ToLower(p.Text), "http") {
+			if p.IsMedia() && strings.HasPrefix(strings.ToLower(p.Text), "http") && !readByGemini(ctx, p.Text) {
 				return fmt.Errorf("%w: media %s: URLs are not fetched; pass its bytes, for example data:image/png;base64,…",
 					backend.ErrInvalid, sanitize.Clip(p.Text))
 			}
 			if p.IsToolResponse() {
-				if err := mediaByAddress([]*ai.Message{{Content: p.ToolResponse.Content}}); err != nil {
+				if err := mediaByAddress(ctx, []*ai.Message{{Content: p.ToolResponse.Content}}); err != nil {
 					return err
 				}
 			}
 		}
 	}
 	return nil
+}
+
+// readByGemini reports whether the model of ctx is a Gemini model and Genkit passes address to it unread.
+func readByGemini(ctx context.Context, address string) bool {
+	u, err := url.Parse(address)
+	return err == nil && isGemini(ctx) && slices.Contains(geminiHosts, u.Hostname())
+}
+
+// isGemini reports whether the model of ctx is one of Google's models.
+func isGemini(ctx context.Context) bool {
+	name, _ := ctx.Value(modelKey{}).(string)
+	return slices.Contains([]string{"googleai", "vertexai"}, provider(name))
 }
 
 // showsImages reports whether the tool's results can contain images.

@@ -153,12 +153,16 @@ func TestMediaByAddress(t *testing.T) {
 	r := newRig(t, gemini.plugin(t, newFake(t, "done").URL))
 	for name, head := range map[string]string{"boxed": "sandbox: {mode: code}\n", "bare": ""} {
 		a := r.agent(name, "---\nmodel: "+gemini.model+"\n"+head+"---\nDescribe {{media url=image}}")
-		_, err := a.Run(t.Context(), obj{"image": server.URL}, nil)
-		if !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "pass its bytes") {
-			t.Errorf("%s: %v", name, err)
+		for _, image := range []string{server.URL, "http://169.254.169.254/", "http://youtu.be@169.254.169.254/"} {
+			_, err := a.Run(t.Context(), obj{"image": image}, nil)
+			if !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "pass its bytes") {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
-		if res, err := a.Run(t.Context(), obj{"image": "data:image/png;base64,AA=="}, nil); err != nil || res.Text != "done" {
-			t.Errorf("%s: %+v, %v", name, res, err)
+		for _, image := range []string{"data:image/png;base64,AA==", "https://generativelanguage.googleapis.com/v1beta/files/a", "https://youtu.be/a"} {
+			if res, err := a.Run(t.Context(), obj{"image": image}, nil); err != nil || res.Text != "done" {
+				t.Errorf("%s: %+v, %v", name, res, err)
+			}
 		}
 	}
 	read := &ai.ToolResponse{Name: toolspec.ToolFSRead, Content: []*ai.Part{ai.NewMediaPart("image/png", server.URL)}}

@@ -139,8 +139,8 @@ func (p *Plugin) toolbox() *toolbox {
 }
 
 // Use returns the middleware for ai.WithUse. If s is invalid, the Generate call returns the error. Pass it before other
-// middleware, because it does not see the requests of a middleware before it, for example of Fallback. In mode executor,
-// pass it last.
+// middleware, because it does not see the requests of a middleware before it, for example of Fallback. In mode
+// executor, pass it last. Media in messages must be data: URLs or, for Gemini, on YouTube or in the Files API.
 func (p *Plugin) Use(s Sandbox) ai.Middleware {
 	return middleware{s, p.toolbox()}
 }
