@@ -52,6 +52,8 @@ type RunOptions struct {
 	// Model overrides the file's model. If the provider differs, the file's `config:` is ignored, because the other
 	// provider would reject it. If empty, Run uses the file's model, or else Genkit's default model.
 	Model string
+	// Config replaces the file's `config:`. It is a map, or the type of the model's plugin. If nil, Run uses the file's.
+	Config any
 	// MaxTurns limits the turns with tool calls. The model can use one more turn for the answer. If zero, it defaults to
 	// the file's `maxTurns`, or else to frontmatter.DefaultMaxTurns. For coding agents, it defaults to
 	// `executor.max_turns`, or else to no limit.
@@ -307,6 +309,9 @@ func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions)
 		}
 		req.Model = o.Model
 	}
+	if o.Config != nil {
+		req.Config = o.Config
+	}
 	switch {
 	case o.MaxTurns > 0:
 		req.MaxTurns = o.MaxTurns
@@ -393,7 +398,8 @@ func finished(model string, resp *ai.ModelResponse) error {
 	}
 	switch reason := resp.FinishReason; {
 	case reason == ai.FinishReasonLength:
-		return errors.New("the answer was truncated at the model's token limit; raise the limit in config, or request less")
+		return errors.New("the answer was truncated at the model's token limit; raise the limit in `config:` of a file for " +
+			"this provider or in RunOptions.Config, or request less")
 	case reason == ai.FinishReasonInterrupted:
 		return errors.New("a tool call requires approval, which ends the agent's run; set RunOptions.OnApproval")
 	case slices.Contains(incomplete, reason):

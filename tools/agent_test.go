@@ -188,8 +188,8 @@ func TestAgentOptions(t *testing.T) {
 	other, otherSeen := r.model(say("c"))
 	genkit.DefineModelAction(r.g, "elsewhere/m", &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, Tools: true, ToolChoice: true}},
 		func(_ context.Context, req *ai.ModelRequest, _ any, cb ai.ModelStreamCallback) (*ai.ModelResponse, error) {
-			if req.Config != nil {
-				return nil, fmt.Errorf("config %v of another provider", req.Config)
+			if want := any(obj{"max_tokens": 16000}); !cmp.Equal(req.Config, want) {
+				return nil, fmt.Errorf("config %v, want %v", req.Config, want)
 			}
 			if req.ToolChoice != ai.ToolChoiceRequired {
 				return nil, fmt.Errorf("tool choice %q", req.ToolChoice)
@@ -215,7 +215,10 @@ func TestAgentOptions(t *testing.T) {
 		t.Errorf("another model of the provider: %+v, config %v", res, otherSeen.list[0].Config)
 	}
 	var text strings.Builder
-	res := run(&tools.RunOptions{Model: "elsewhere/m", OnText: func(s string) { text.WriteString(s + ",") }})
+	if res, err := a.Run(context.Background(), nil, &tools.RunOptions{Model: "elsewhere/m"}); err == nil || !strings.Contains(err.Error(), "config <nil>") {
+		t.Errorf("with the file's config for another provider: %+v, %v", res, err)
+	}
+	res := run(&tools.RunOptions{Model: "elsewhere/m", Config: obj{"max_tokens": 16000}, OnText: func(s string) { text.WriteString(s + ",") }})
 	if res.Text != "stream" || text.String() != "str,eam," {
 		t.Errorf("%+v, streamed %q", res, text.String())
 	}
