@@ -82,15 +82,16 @@ func (b *binding) run(ctx context.Context) session.Run {
 	return b.fallback
 }
 
-// name returns the name of the agent's sandbox.
+// name returns the name of the agent's sandbox. In an isolated step, only a user's sandbox can be another one.
 func (b *binding) name(ctx context.Context) string {
+	around, own := session.SessionNameFromContext(ctx), b.cfg.Session
 	switch {
 	case b.isolated != "":
 		return b.isolated
-	case b.cfg.Session != "" && b.cfg.Session != frontmatter.SessionDefault:
-		return b.cfg.Session
+	case own == "", own == frontmatter.SessionDefault, own != frontmatter.SessionUser && rules.IsIsolated(around):
+		return around
 	}
-	return session.SessionNameFromContext(ctx)
+	return own
 }
 
 // mayUse reports whether the agent may use the run's sandbox with this name. An agent may always use its own sandbox.

@@ -150,13 +150,15 @@ func TestIsolation(t *testing.T) {
 			t.Errorf("(-unknown +got):\n%s", diff)
 		}
 	}
-	// An isolated step isolates its agents.
+	// An isolated step isolates its agents, even those with a named sandbox.
 	step := session.WithSessionName(ctx, name)
-	if out := agent("").call(step, "sandbox_open", nil); out["sandbox_id"] != isolated {
-		t.Errorf("an agent of an isolated step: %v", out)
-	}
-	if out := agent("").call(step, "sandbox_open", obj{"session_key": "vault"}); code(out) != "permission_denied" {
-		t.Errorf("an agent of an isolated step opens another: %v", out)
+	for _, who := range []*toolset{agent(""), agent("vault")} {
+		if out := who.call(step, "sandbox_open", nil); out["sandbox_id"] != isolated {
+			t.Errorf("an agent of an isolated step: %v", out)
+		}
+		if out := who.call(step, "sandbox_open", obj{"session_key": "vault"}); code(out) != "permission_denied" {
+			t.Errorf("an agent of an isolated step opens another: %v", out)
+		}
 	}
 	if n := r.engine.created(); n != 3 {
 		t.Errorf("%d sandboxes", n)
