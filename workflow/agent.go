@@ -56,22 +56,23 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	return result{output: out.Output, has: true, last: true}, nil
 }
 
-// sharedSandbox returns the request for the sandbox an agent shares with the run. It returns false if the agent's file is
-// unknown, or if the agent has no sandbox or a private one.
-func (r *run) sharedSandbox(b *agentBody) (session.Request, bool) {
+// sharedSandbox returns the request of the step's agent, and the name of the sandbox it shares. It returns "" for other
+// steps, if the agent's file is unknown, or if the agent has no sandbox or a private one.
+func (r *run) sharedSandbox(s *step) (session.Request, string) {
+	b, ok := s.body.(*agentBody)
+	if !ok {
+		return session.Request{}, ""
+	}
 	file := b.file
 	if agents, ok := r.agents.(Agents); ok && file == nil {
 		file, _ = agents.File(b.agent) // the workflow was loaded without files of agents
 	}
-	if file == nil || file.Sandbox == nil {
-		return session.Request{}, false
+	name, shares := s.location.of(file)
+	if !shares {
+		return session.Request{}, ""
 	}
-	s := *file.Sandbox
-	if !s.Mode.Lasting() || s.Session != "" && s.Session != frontmatter.SessionDefault {
-		return session.Request{}, false
-	}
-	req, _ := tools.RequestOver(s, session.Request{})
-	return req, true
+	req, _ := tools.RequestOver(*file.Sandbox, session.Request{})
+	return req, name
 }
 
 // ForAgent returns a workflow with one step running an agent. The workflow's ID is the agent's name, which the

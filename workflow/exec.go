@@ -134,7 +134,7 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 			return s, err // calls fail; an empty replacement would hide the loss
 		}
 	}
-	s, _, err := r.openAsIs(ctx, key, r.sandboxRequest(ex.step.sandbox.name))
+	s, _, err := r.openAsIs(ctx, key, r.sandboxRequest(ex.step.location))
 	return s, err
 }
 
@@ -152,8 +152,8 @@ func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request
 	}
 	for _, info := range list {
 		for _, s := range r.wf.all {
-			if b, ok := s.body.(*agentBody); ok && info.Key == key {
-				wish, _ := r.sharedSandbox(b)
+			if info.Key == key {
+				wish, _ := r.sharedSandbox(s)
 				wish = wish.WithDefaults(r.base)
 				network := cmp.Or(wish.Network, backend.NetworkNone)
 				if wish.Egress.Equal(info.Egress) && network == cmp.Or(info.Network, backend.NetworkNone) {
@@ -165,18 +165,14 @@ func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request
 	return r.manager.Open(ctx, key, req)
 }
 
-// sandboxRequest returns the request for a sandbox no agent has opened. name is the sandbox's name in the steps. The
-// request is the workflow's. If it has no image, the image and settings come from the first agent in the sandbox.
-// Without such an agent, the image is plain Debian.
-func (r *run) sandboxRequest(name string) session.Request {
+// sandboxRequest returns the request for a sandbox no agent has opened. The request is the workflow's. If it has no
+// image, the image and settings come from the first agent with the same sandbox. Without such an agent, the image is
+// plain Debian.
+func (r *run) sandboxRequest(at location) session.Request {
 	req := r.base
 	if req.Image == "" {
 		for _, s := range r.wf.all {
-			b, ok := s.body.(*agentBody)
-			if !ok || s.sandbox.isolated || s.sandbox.name != name {
-				continue
-			}
-			if wish, ok := r.sharedSandbox(b); ok {
+			if wish, name := r.sharedSandbox(s); name == at.name {
 				req = wish.WithDefaults(req)
 				break
 			}

@@ -88,9 +88,7 @@ func (ex *execution) place() string {
 // sandbox has a separate sandbox.
 func (ex *execution) branch(ctx context.Context, br branch, place string, extra map[string]any) (any, error) {
 	ref := br.sandbox
-	if ref.name == "" && (ref.isolated || ex.sandbox.isolated) {
-		ref.isolated = true
-	}
+	ref.isolated = ref.isolated || ref.name == "" && ex.sandbox.isolated
 	name := ref.in(ex.session, ex.id, place, ex.visit)
 	if ref.isolated {
 		defer ex.closeIsolated(ctx, name)

@@ -108,7 +108,8 @@ type step struct {
 	onError   target
 	next      target
 	sandbox   sandboxRef
-	maxVisits int // 0 means only max_steps applies
+	location  location // of the sandbox
+	maxVisits int      // 0 means only max_steps applies
 	body      body
 }
 
@@ -140,6 +141,7 @@ func (s *step) targets() []target {
 type sandboxRef struct {
 	name     string
 	isolated bool
+	fork     bool // a copy of the enclosing sandbox for each item
 }
 
 // target is the step with which a run continues.

@@ -111,9 +111,9 @@ func (o *object) forEachBody(s *step) body {
 		o.Fail(o.where("as"), "", "%s: item and index have the same name", o.what)
 	}
 	o.require("steps", "add the steps to run for each item")
-	br := branch{}
+	br := branch{sandbox: sandboxRef{fork: o.boolean("fork")}}
 	br.steps, br.output = o.inner(o, o.inside(b.as, b.indexAs), "step "+s.id)
-	b.fork = o.boolean("fork")
+	b.fork = br.sandbox.fork
 	if n := o.at["keep"]; n != nil {
 		outer := o.place
 		o.loader.place = place{o.inside(b.as, b.indexAs), br.steps}

@@ -280,29 +280,38 @@ steps: [{id: a, type: exec, command: "true"}, {id: b, type: exec, command: "true
 	}
 }
 
-// TestCommandBeforeAgent verifies that a first command creates the sandbox the first agent will request.
+// TestCommandBeforeAgent verifies that a first command creates the sandbox the first agent of the same sandbox requests.
 func TestCommandBeforeAgent(t *testing.T) {
 	t.Parallel()
-	m := newManager(t)
-	wf := parse(t, `
+	b, err := memory.New(nil)
+	checktest.Must(t, err)
+	b.On("true", memory.Answer{})
+	m, err := session.NewManager(b, nil)
+	checktest.Must(t, err)
+	wf, err := workflow.Parse("w.yaml", []byte(`
+id: w
 sandbox: {env: {FROM: workflow}}
 steps:
-  - {id: a, type: exec, command: "echo $FROM $AGENT"}
-  - {id: b, type: agent, agent: x}
-  - {id: c, type: end, output: "${ steps.a.output.stdout }"}`, "{mode: code, image: "+image+", env: {AGENT: x}}")
-	req := session.Request{Image: image, Env: map[string]string{"AGENT": "x"}}
-	res, err := workflow.NewEngine(m, agents(func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
+  - {id: a, type: exec, cmd: ["true"]}
+  - {id: b, type: agent, agent: plain}
+  - id: p
+    type: parallel
+    branches: [{id: n, sandbox: node, steps: [{id: c, type: exec, cmd: ["true"]}, {id: d, type: agent, agent: node}]}]
+`), &workflow.LoadOptions{Agents: agentFiles(map[string]string{
+		"plain": "{mode: code, image: plain, env: {AGENT: x}}", "node": "{mode: code, image: node, env: {AGENT: x}}",
+	})})
+	checktest.Must(t, err)
+	_, err = workflow.NewEngine(m, agents(func(ctx context.Context, name string, _ map[string]any) (workflow.AgentOutput, error) {
 		run, _ := session.RunFromContext(ctx)
 		base, _ := session.BaseFromContext(ctx)
+		req := session.Request{Image: name, Env: map[string]string{"AGENT": "x"}}
 		_, created, err := m.Open(ctx, run.Key(session.SessionNameFromContext(ctx)), req.WithDefaults(base))
 		if created {
 			err = errors.New("the agent got another sandbox")
 		}
 		return workflow.AgentOutput{}, err
 	}), nil).Run(t.Context(), wf, nil)
-	if err != nil || res.Output != "workflow x\n" {
-		t.Errorf("Run = %+v, %v", res, err)
-	}
+	checktest.Must(t, errors.Join(err, m.Close(t.Context())))
 }
 
 // gateway allows no host and records the requested hosts.

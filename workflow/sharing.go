@@ -31,7 +31,7 @@ type sharing struct {
 // open the sandbox. It compares only fields both agents set. A field an agent does not set matches every value.
 func (l *loader) checkSandboxes(wf *Workflow) {
 	users := sharing{agents: map[string][]sandboxUser{}, first: map[string]*step{}, unsure: wf.steps.start != 0}
-	users.collect(wf.steps, "sandbox "+record.DefaultName)
+	users.collect(wf.steps, location{name: "sandbox " + record.DefaultName})
 	for _, sandbox := range sortedKeys(users.agents) {
 		list := users.agents[sandbox]
 	next:
@@ -79,17 +79,14 @@ func (l *loader) checkAfterCommand(made session.Request, command *step, b sandbo
 	}
 }
 
-// collect finds the commands and agents of each sandbox.
-func (sh *sharing) collect(seq *sequence, sandbox string) {
+// collect finds the commands and agents of each sandbox, and the location of each step.
+func (sh *sharing) collect(seq *sequence, around location) {
 	for _, s := range seq.steps {
-		name, shares := ownSandbox(sandbox, s.sandbox, "step "+s.id), false
+		s.location = around.within(s.sandbox, "step "+s.id)
+		name, shares := s.location.name, false
 		b, isAgent := s.body.(*agentBody)
-		if isAgent && b.file != nil && b.file.Sandbox != nil && b.file.Sandbox.Mode.Lasting() {
-			own := b.file.Sandbox.Session
-			shares = own != frontmatter.SessionIsolated
-			if shares && own != "" && own != frontmatter.SessionDefault {
-				name = "sandbox " + own
-			}
+		if isAgent {
+			name, shares = s.location.of(b.file)
 		}
 		if sh.first[name] == nil && (shares || s.typ == TypeExec || isAgent && b.file == nil) {
 			if sh.first[name] = s; sh.unsure || s.cond != nil {
@@ -103,23 +100,41 @@ func (sh *sharing) collect(seq *sequence, sandbox string) {
 			s.onError.id != "" && s.onError.id != onErrorContinue
 		for _, br := range s.branches() {
 			own := br.sandbox
-			if own.name == "" {
-				own.isolated = own.isolated || s.sandbox.isolated
-			}
-			sh.collect(br.steps, ownSandbox(name, own, br.steps.scope))
+			own.isolated = own.isolated || own.name == "" && s.sandbox.isolated
+			sh.collect(br.steps, s.location.within(own, br.steps.scope))
 		}
 	}
 }
 
-// ownSandbox returns the name of the sandbox for a place in the file.
-func ownSandbox(around string, own sandboxRef, place string) string {
+// location is the sandbox in which a part of the file runs.
+type location struct {
+	name     string // for messages
+	isolated bool   // agents cannot use another sandbox
+}
+
+// within returns the location of a step or branch in l.
+func (l location) within(own sandboxRef, part string) location {
 	switch {
 	case own.isolated:
-		return "isolated sandbox of " + place
+		return location{"isolated sandbox of " + part, true}
 	case own.name != "":
-		return "sandbox " + own.name
+		return location{"sandbox " + own.name, false}
 	}
-	return around
+	return location{l.name, l.isolated || own.fork}
+}
+
+// of returns the name of an agent's sandbox. It returns false if the agent's file is unknown, or if the agent has no
+// sandbox or a private one.
+func (l location) of(file *frontmatter.Document) (name string, shares bool) {
+	if file == nil || file.Sandbox == nil || !file.Sandbox.Mode.Lasting() {
+		return l.name, false
+	}
+	own := file.Sandbox.Session
+	alone := own == frontmatter.SessionIsolated
+	if alone || own == "" || own == frontmatter.SessionDefault || l.isolated && own != frontmatter.SessionUser {
+		return l.name, !alone
+	}
+	return "sandbox " + own, true
 }
 
 // conflict returns the differing fields set by both agents.
