@@ -212,7 +212,7 @@ func (x *exchange) enter(ctx context.Context) *refusal {
 			return refuse(http.StatusBadGateway, "", "", "the operator's credentials for %s are not available", x.Name)
 		}
 	}
-	x.secrets = httpconn.Secrets(x.key)
+	x.secrets = httpconn.Secrets(x.key, x.Secrets...)
 	if x.record(audit.Allowed, x.rule) != nil {
 		return refuse(http.StatusBadGateway, "", "", "cannot record the request")
 	}

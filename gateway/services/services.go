@@ -49,6 +49,8 @@ type Service struct {
 	// Auth sets headers with credentials, which are removed from answers. It is called for every request, and when a
 	// sandbox with the service is opened. If nil, the service needs no credentials.
 	Auth func(http.Header) error
+	// Secrets are parts of the headers from Auth which are also removed from answers, if they have at least 8 bytes.
+	Secrets []string
 }
 
 // Limits bound the requests of one sandbox to one service. A zero field is the default.

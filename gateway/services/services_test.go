@@ -32,6 +32,13 @@ import (
 // canary is the operator's credential, which must not turn up inside.
 const canary = "c4n4ry/T0ken+0123456789"
 
+// credentials are the operator's headers. cookie and part are credentials within them.
+const cookie, part = "c00kie-0123456789", "p4rt-0123456789"
+
+var credentials = map[string]string{
+	"Authorization": "Bearer " + canary, "Cookie": "lang=en; sessionid=" + cookie, "X-Token": `token="` + part + `"`,
+}
+
 // rig is a sandbox's connection to two services, "api" and "other", of which it uses one.
 type rig struct {
 	t       testing.TB
@@ -70,10 +77,15 @@ func newRig(t testing.TB, limits services.Limits, use sandbox.ServiceUse, answer
 	r.server = base
 	transport := &http.Transport{DisableCompression: true}
 	t.Cleanup(transport.CloseIdleConnections)
-	auth := func(h http.Header) error { h.Set("Authorization", "Bearer "+canary); return nil }
+	auth := func(h http.Header) error {
+		for name, value := range credentials {
+			h.Set(name, value)
+		}
+		return nil
+	}
 	r.g, err = services.New([]services.Service{
 		{
-			Name: "api", URL: base, Auth: auth, Headers: http.Header{"X-Api-Version": {"7"}},
+			Name: "api", URL: base, Auth: auth, Secrets: []string{part}, Headers: http.Header{"X-Api-Version": {"7"}},
 			Allow: []string{"GET /repos/**", "POST /repos/acme/*/issues", "* /any"},
 		},
 		{Name: "other", URL: base, Allow: []string{"* /**"}},
@@ -282,7 +294,9 @@ func TestRequestHeaders(t *testing.T) {
 	if res, _ := r.ask("POST", "/repos/acme/x/issues", "hello", sent); res.StatusCode != 200 || r.body != "hello" {
 		t.Fatalf("%d, %q", res.StatusCode, r.body)
 	}
-	want.Set("Authorization", "Bearer "+canary)
+	for name, value := range credentials {
+		want.Set(name, value)
+	}
 	want.Set("X-Api-Version", "7")
 	want.Set("Accept-Encoding", "identity")
 	want.Set("Content-Length", "5")
@@ -328,6 +342,8 @@ func TestAnswers(t *testing.T) {
 		{"the secret in a header", header("X-Echo", "Bearer "+canary), 302, "X-Echo: [key]\r\n"},
 		{"the credential's name", header("Authorization", "x"), 302, "!Authorization"},
 		{"the secret", quote(canary), 200, "<[key]>"},
+		{"parts of headers", quote(cookie + "/" + part), 200, "<[key]/[key]>"},
+		{"the name of a cookie", quote("sessionid"), 200, "<sessionid>"},
 		{"in URL encoding", quote(url.QueryEscape(canary)), 200, "<[key]>"},
 		{"in base64", quote(base64.StdEncoding.EncodeToString([]byte(canary))), 200, "<[key]"},
 		{"in JSON", quote(strings.ReplaceAll(canary, "/", `\/`)), 200, "<[key]>"},

@@ -84,8 +84,9 @@ func EndWith(ctx context.Context, w http.ResponseWriter) (stop func() bool) {
 const MinSecret = 8
 
 // Secrets returns the values of headers with credentials in the forms in which a server may quote them: unchanged,
-// without their scheme, and encoded. With the scheme Basic, the password counts too.
-func Secrets(headers http.Header) sanitize.Secrets {
+// without their scheme, and encoded. With the scheme Basic, the password counts too, and so do the values of cookies and
+// other parts of headers.
+func Secrets(headers http.Header, parts ...string) sanitize.Secrets {
 	var words []string
 	add := func(text string) {
 		if len(text) < MinSecret {
@@ -96,6 +97,12 @@ func Secrets(headers http.Header) sanitize.Secrets {
 			strings.ReplaceAll(text, "/", `\/`),
 			strings.TrimRight(base64.StdEncoding.EncodeToString([]byte(text)), "="),
 			strings.TrimRight(base64.URLEncoding.EncodeToString([]byte(text)), "="))
+	}
+	for _, c := range (&http.Request{Header: headers}).Cookies() {
+		add(c.Value)
+	}
+	for _, part := range parts {
+		add(part)
 	}
 	for _, values := range headers {
 		for _, v := range values {

@@ -325,6 +325,18 @@ func TestInvalidSources(t *testing.T) {
 	}
 }
 
+// TestServiceSecrets verifies that the values of variables within headers are removed from answers.
+func TestServiceSecrets(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "services: {a: {url: https://a.example, headers: {X-A: 'token=\"${env.T}\"'}, allow: ['GET /a']}}")
+	m.env["T"] = "0123456789"
+	c, err := m.load("", nil)
+	checktest.Must(t, err)
+	if diff := cmp.Diff([]string{"0123456789"}, c.Services[0].Secrets); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
 // TestMounts verifies the syntax of mounts.
 func TestMounts(t *testing.T) {
 	t.Parallel()

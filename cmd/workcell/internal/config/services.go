@@ -44,6 +44,7 @@ type serviceReader struct {
 // secretHeader is a header with a credential, or the reason why the credential is missing.
 type secretHeader struct {
 	value string
+	parts []string // values of variables
 	err   error
 }
 
@@ -64,7 +65,8 @@ func (c *Config) readServices(r *reader, env environ.Lookup, files map[string]se
 			}
 		}
 		x.found.AddBelow(keyServices+"."+name+".", s.Problems())
-		for header := range secrets {
+		for header, secret := range secrets {
+			s.Secrets = append(s.Secrets, secret.parts...)
 			s.Headers.Del(header)
 			s.Auth = func(h http.Header) error {
 				for header, secret := range secrets {
@@ -102,6 +104,7 @@ func (x *serviceReader) expand(field, text string) (secret secretHeader) {
 			problem.Hint = fmt.Sprintf("use a secret of at least %d characters", httpconn.MinSecret)
 			secret.err = problem
 		}
+		secret.parts = append(secret.parts, value)
 		return value
 	})
 	return secret
