@@ -87,7 +87,7 @@ func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext
 		return Reply{Error: toolspec.Failf(toolspec.CodeClosed, "the run has ended")}
 	}
 	defer a.set.running.Done()
-	if a.set.refused.Load() >= maxRefused {
+	if a.set.tally.refused.Load() >= maxRefused {
 		return Reply{Error: toolspec.Failf(toolspec.CodeQuota, "too many refused host tool calls in this run").
 			WithRemediation(noMoreCalls)}
 	}
@@ -262,11 +262,11 @@ func (p *pass) turn(ctx context.Context) (release func(), retry time.Duration, f
 	began := time.Now()
 	defer func() { p.counts.wait(time.Since(began)) }()
 	retry = maxWait
-	if p.set.rate.Wait(wait) == nil {
+	if p.set.tally.rate.Wait(wait) == nil {
 		retry = time.Second
 		select {
-		case p.set.slots <- struct{}{}:
-			return func() { <-p.set.slots }, 0, nil
+		case p.set.tally.slots <- struct{}{}:
+			return func() { <-p.set.tally.slots }, 0, nil
 		case <-wait.Done():
 		}
 	}

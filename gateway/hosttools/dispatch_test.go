@@ -128,7 +128,7 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
-// TestQuotasOfAWorkflow verifies that the sets of an agent share their quotas in a workflow run, including nested
+// TestQuotasOfAWorkflow verifies that the sets of an agent share their limits in a workflow run, including nested
 // workflows. Another agent, and a file with the same name in another place, have separate quotas.
 func TestQuotasOfAWorkflow(t *testing.T) {
 	t.Parallel()
@@ -152,6 +152,7 @@ func TestQuotasOfAWorkflow(t *testing.T) {
 	}
 }
 
+// TestRateAndSlots verifies that the sets of an agent in a workflow run share the rate and the slots.
 func TestRateAndSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -162,8 +163,16 @@ func TestRateAndSlots(t *testing.T) {
 		})
 		rules := allow("app.*")
 		rules.Limits.Concurrent, rules.Limits.PerSecond, rules.Limits.Seconds = 1, 10, 2
-		a := set(t, registry(t, nil, hosttools.Static("app", wait, lookup())), hosttools.Grant{Rules: rules}).Access(hosttools.Command{})
-		if got := call(t, a, "app_wait", ""); code(got) != "timeout" {
+		r, ctx := registry(t, nil, hosttools.Static("app", wait, lookup())), hosttools.WithWorkflow(t.Context(), "w")
+		var sets [2]*hosttools.Set
+		for i := range sets {
+			var err error
+			sets[i], err = r.Set(ctx, hosttools.Grant{Rules: rules})
+			checktest.Must(t, err)
+			defer func() { checktest.Must(t, sets[i].Close(ctx)) }()
+		}
+		a := sets[1].Access(hosttools.Command{})
+		if got := call(t, sets[0].Access(hosttools.Command{}), "app_wait", ""); code(got) != "timeout" {
 			t.Fatalf("a slow tool: %v", got.Error)
 		}
 		began := time.Now()

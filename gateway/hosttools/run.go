@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"context"
 	"sync"
+	"sync/atomic"
+
+	"golang.org/x/time/rate"
 )
 
 // workflowRun is a run of a workflow.
@@ -12,9 +15,12 @@ type workflowRun struct {
 	agents *sync.Map // *tally by agent file, for all steps and nested workflows
 }
 
-// tally counts the calls of an agent's code in a run. Quotas and approvals apply to the whole run.
+// tally counts the calls of an agent's code in a run. Limits and approvals apply to the whole run.
 type tally struct {
 	deciding chan struct{} // held while a condition decides about a call
+	slots    chan struct{} // running calls
+	rate     *rate.Limiter
+	refused  atomic.Int64 // number of refused calls
 
 	mu       sync.Mutex // guards the fields below
 	total    int64
@@ -22,8 +28,12 @@ type tally struct {
 	approved map[string]bool // tools and argument hashes
 }
 
-func newTally() *tally {
-	return &tally{deciding: make(chan struct{}, 1), byTool: map[string]int64{}, approved: map[string]bool{}}
+func newTally(limits Limits) *tally {
+	return &tally{
+		deciding: make(chan struct{}, 1), slots: make(chan struct{}, limits.Concurrent),
+		rate:   rate.NewLimiter(rate.Limit(limits.PerSecond), int(limits.PerSecond)),
+		byTool: map[string]int64{}, approved: map[string]bool{},
+	}
 }
 
 type (
@@ -60,14 +70,14 @@ func StepFromContext(ctx context.Context) (path string, visit int) {
 
 // within adds the workflow of ctx to the grant's caller and returns the agent's tally. Without a workflow, it returns a
 // new tally.
-func within(ctx context.Context, g *Grant) *tally {
+func within(ctx context.Context, g *Grant, limits Limits) *tally {
 	w, ok := ctx.Value(workflowKey{}).(workflowRun)
 	if !ok {
-		return newTally()
+		return newTally(limits)
 	}
 	g.Caller.Workflow = w.id
 	g.Caller.Step, _ = StepFromContext(ctx)
-	shared, _ := w.agents.LoadOrStore(cmp.Or(g.File, g.Caller.Agent), newTally())
+	shared, _ := w.agents.LoadOrStore(cmp.Or(g.File, g.Caller.Agent), newTally(limits))
 	t, _ := shared.(*tally) // the map has no other values
 	return t
 }

@@ -7,10 +7,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"golang.org/x/time/rate"
 
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
@@ -60,14 +58,10 @@ type Set struct {
 
 	server  *mcp.Server
 	load    *load
-	reading chan struct{} // calls whose arguments are being parsed
-	slots   chan struct{} // running calls
-	rate    *rate.Limiter
+	reading chan struct{}   // calls whose arguments are being parsed
 	life    context.Context // done after Close; has the values of the run, because calls have separate contexts
 	end     context.CancelFunc
 	running sync.WaitGroup // calls, handlers and connections
-
-	refused atomic.Int64 // number of refused calls
 
 	mu     sync.Mutex // guards closed
 	closed bool
@@ -103,11 +97,10 @@ func (r *Registry) Set(ctx context.Context, g Grant) (*Set, error) {
 	g.Caller.Depth = outer.Depth + 1
 	limits := g.Rules.Limits.WithDefaults().Under(r.o.Policy.Limits)
 	s := &Set{
-		r: r, grant: g, sorted: granted, byName: map[string]*entry{}, limits: limits,
-		load: newLoad(limits), reading: make(chan struct{}, 1), slots: make(chan struct{}, limits.Concurrent),
-		rate: rate.NewLimiter(rate.Limit(limits.PerSecond), int(limits.PerSecond)),
+		r: r, grant: g, sorted: granted, byName: map[string]*entry{}, limits: limits, load: newLoad(limits),
+		reading: make(chan struct{}, 1),
 	}
-	s.tally = within(ctx, &s.grant)
+	s.tally = within(ctx, &s.grant, limits)
 	s.life, s.end = context.WithCancel(context.WithoutCancel(ctx))
 	env := conditionEnv()
 	for _, e := range granted {

@@ -62,7 +62,7 @@ func (p *pass) finish(ctx context.Context, span trace.Span, reply Reply) Reply {
 	}
 	refused := p.decision == Denied || p.decision == Rejected
 	if refused {
-		p.set.refused.Add(1)
+		p.set.tally.refused.Add(1)
 	}
 	if span != nil {
 		tool = p.entry.tool.FullName()
