@@ -93,6 +93,9 @@ func TestInterruptedRollback(t *testing.T) {
 	}
 	must(t, os.WriteFile(busy, nil, 0o600)) // of a snapshot
 	must(t, w.Recover(t.Context()))
+	must(t, errors.Join(os.WriteFile(record, nil, 0o600), os.WriteFile(busy, []byte(`{"rollback":"one"}`), 0o600)))
+	must(t, w.Recover(t.Context())) // a crash of the host must not lock the workspace
+	must(t, w.Remove(t.Context(), "one"))
 }
 
 // TestOrdinaryUser verifies that an unprivileged user can roll back files whose modes forbid the owner to read or

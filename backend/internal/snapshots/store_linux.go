@@ -392,10 +392,13 @@ func (w *Workspace) recover(ctx context.Context) error {
 	if _, unread := errors.AsType[*os.PathError](err); unread {
 		return classed(err)
 	}
-	if _, err := w.read(b.Rollback); host.IsAny(err, backend.ErrNotFound, backend.ErrInvalid) {
+	switch _, err := w.read(b.Rollback); {
+	case host.IsAny(err, backend.ErrNotFound, backend.ErrInvalid):
 		return classed(w.release())
+	case errors.As(err, new(unix.Errno)):
+		return err
 	}
-	return w.rollback(ctx, b.Rollback)
+	return w.rollback(ctx, b.Rollback) // also if the record is damaged, because rollback needs only the files
 }
 
 // read returns the record of a snapshot, or ErrNotFound.
@@ -484,10 +487,10 @@ func (w *Workspace) Remove(ctx context.Context, name string) error {
 
 // Rollback restores the workspace from a snapshot.
 func (w *Workspace) Rollback(ctx context.Context, name string) error {
-	if _, err := w.read(name); err != nil {
-		return err
-	}
-	return w.locked(ctx, func() error { // rollback reads the record again because the snapshot may have been removed
+	return w.locked(ctx, func() error {
+		if _, err := w.read(name); err != nil {
+			return err
+		}
 		return classed(w.rollback(ctx, name))
 	})
 }
@@ -496,8 +499,8 @@ func (w *Workspace) Rollback(ctx context.Context, name string) error {
 // has the same result. rollback ignores the cancellation of ctx, because a partial rollback leaves an invalid state.
 func (w *Workspace) rollback(ctx context.Context, name string) error {
 	ctx = context.WithoutCancel(ctx)
-	rec, err := w.read(name)
-	if err != nil {
+	// After a crash of the host, busyFile must not exist without the record.
+	if err := host.Sync(w.path(name, recordFile)); err != nil {
 		return err
 	}
 	thaw, err := w.freeze(ctx, busy{Rollback: name})
@@ -508,7 +511,7 @@ func (w *Workspace) rollback(ctx context.Context, name string) error {
 		err = w.Processes.EndOthers()
 	}
 	if err == nil {
-		err = w.restore(ctx, rec)
+		err = w.restore(ctx, name)
 	}
 	if err != nil { // the next access to the sandbox retries the rollback
 		return errors.Join(err, w.Processes.Thaw())
@@ -516,14 +519,14 @@ func (w *Workspace) rollback(ctx context.Context, name string) error {
 	return thaw()
 }
 
-func (w *Workspace) restore(ctx context.Context, rec record) (err error) {
-	last := w.marked(rec.Name)
+func (w *Workspace) restore(ctx context.Context, name string) (err error) {
+	last := w.marked(name)
 	m := &mirror{
 		ctx: ctx, fromKept: true,
 		same: func(src file, dst *unix.Stat_t) bool { return marked(src, dst, last) },
 		made: func(src, dst file) error { return mark(dst.st, src.fd) },
 	}
-	src, leave, err := m.enter(unix.AT_FDCWD, w.path(rec.Name, filesDir))
+	src, leave, err := m.enter(unix.AT_FDCWD, w.path(name, filesDir))
 	if err != nil {
 		return err
 	}
@@ -537,7 +540,7 @@ func (w *Workspace) restore(ctx context.Context, rec record) (err error) {
 		return err
 	}
 	now := time.Now()
-	return os.Chtimes(w.path(rec.Name, recordFile), now, now) // marked reads this time
+	return os.Chtimes(w.path(name, recordFile), now, now) // marked reads this time
 }
 
 // Target describes the location of a new workspace for Fork.
