@@ -20,7 +20,8 @@ const (
 	restFactor, maxRest = 3, 5 * time.Second
 	// checkEvery is the interval between reviews of the things in the pool.
 	checkEvery = 10 * time.Second
-	// firstPause and longestPause are the limits of the pause between failed attempts.
+	// firstPause and longestPause are the limits of the pause between failed attempts. The pause is at least as long as
+	// the attempt.
 	firstPause, longestPause = time.Second, time.Minute
 )
 
@@ -188,7 +189,7 @@ func (p *Pool[K, T]) fill(ctx context.Context, kind K) {
 		if errors.Is(err, ErrLater) {
 			s.pause = firstPause
 		}
-		s.retry = time.Now().Add(s.pause)
+		s.retry = time.Now().Add(max(s.pause, took)) // a slow attempt keeps other kinds waiting
 	}
 	p.mu.Unlock()
 	select {

@@ -142,10 +142,15 @@ func TestBusy(t *testing.T) {
 // TestFailures verifies that failed creations are retried with increasing pauses.
 func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &works{fails: errors.New("no engine")}
+		w, slow := &works{fails: errors.New("no engine")}, &works{fails: errors.New("no"), takes: 5 * time.Minute}
 		_, end := start(t, w, 1, -1)
+		_, stop := start(t, slow, 1, -1)
 		time.Sleep(time.Hour)
 		synctest.Wait()
+		stop()
+		if made, _ := slow.record(); len(made) > 7 {
+			t.Errorf("slow: tried %d times in an hour", len(made))
+		}
 		if made, _ := w.record(); len(made) < 50 || len(made) > 70 {
 			t.Errorf("tried %d times in an hour", len(made))
 		}
