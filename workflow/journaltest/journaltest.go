@@ -357,7 +357,7 @@ func queries(t *testing.T, p Place) {
 	for i := range 7 {
 		list := entries(fmt.Sprintf("run_%d", i))
 		list[0].Workflow = []string{"fix", "review"}[i%2]
-		list[3].Error = &workflow.Error{Code: workflow.CodeAgent, Message: fmt.Sprintf("Reason_%d 100%%\x00", i)}
+		list[3].Error = &workflow.Error{Code: workflow.CodeAgent, Message: fmt.Sprintf("Ärger_%d 100%%\x00", i)}
 		if i >= 5 { // the others started at the same time
 			list[0].Time = list[0].Time.Add(time.Duration(i) * time.Microsecond)
 		}
@@ -387,7 +387,7 @@ func queries(t *testing.T, p Place) {
 		"run_6 run_5 run_3":  {Outcomes: []workflow.Outcome{workflow.Failed, workflow.Succeeded}},
 		"run_6 run_5 run_4":  {Outcomes: []workflow.Outcome{workflow.Failed, ""}},
 		"":                   {Outcomes: []workflow.Outcome{workflow.Succeeded}},
-		"run_2":              {Text: "reason_2"},
+		"run_2":              {Text: "ÄRGER_2"},
 		"run_6 run_5 run_3 ": {Text: "100%"},
 		"run_6 run_4 run_2":  {Text: "FIX"},
 		"run_1":              {Text: "run_1", Workflow: "review", Outcomes: []workflow.Outcome{workflow.Failed}},

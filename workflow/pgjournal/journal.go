@@ -437,7 +437,7 @@ func (j *Journal) Runs(ctx context.Context, q runstore.Query) (runstore.Page, er
 		return runstore.Page{}, err
 	}
 	const which = ` WHERE ($1::text = '' OR workflow = $1)
-AND ($2::text = '' OR strpos(lower(id || ' ' || workflow || ' ' || error), $2) > 0)
+AND ($2::text = '' OR strpos(lower(id || ' ' || workflow || ' ' || error), lower($2)) > 0)
 AND ($3::text = '' OR strpos($3, ',' || outcome || ',') > 0) `
 	total, err := collect(ctx, j, pgx.RowTo[int], `SELECT count(*) FROM (SELECT FROM workcell.run`+which+`LIMIT $4) found`,
 		append(q.Filter(), runstore.MaxTotal)...)

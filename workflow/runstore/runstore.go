@@ -57,13 +57,13 @@ type Page struct {
 // MaxTotal is the maximum of Page.Total.
 const MaxTotal = 10_000
 
-// Filter returns the parameters of statements: workflow, lower-case text, and outcomes, each between commas.
+// Filter returns the parameters of statements: workflow, text, and outcomes, each between commas.
 func (q Query) Filter() []any {
 	outcomes := ""
 	for _, o := range q.Outcomes {
 		outcomes = cmp.Or(outcomes, ",") + string(o) + ","
 	}
-	return []any{q.Workflow, strings.ToLower(q.Text), outcomes}
+	return []any{q.Workflow, q.Text, outcomes}
 }
 
 // Cursor returns the start and the id of the run before the page. The first page follows a time in the far future.

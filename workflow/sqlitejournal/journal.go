@@ -288,7 +288,7 @@ func (j *Journal) Runs(ctx context.Context, q runstore.Query) (runstore.Page, er
 		return runstore.Page{}, err
 	}
 	const which = ` WHERE (?1 = '' OR workflow = ?1)
-AND (?2 = '' OR instr(lower(id || ' ' || workflow || ' ' || error), ?2) > 0)
+AND (?2 = '' OR instr(lower(id || ' ' || workflow || ' ' || error), lower(?2)) > 0)
 AND (?3 = '' OR instr(?3, ',' || outcome || ',') > 0) `
 	total := 0
 	err = j.f.Each(ctx, func(row sqlitefile.Row) error { return row.Scan(&total) },
