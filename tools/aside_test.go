@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
@@ -62,18 +63,14 @@ func TestSetAside(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			engine, err := memory.New(nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			b := &breakable{Backend: engine}
 			b.On("true", memory.Answer{})
 			b.On("sleep", memory.Answer{Takes: 1 << 40})
 			m, err := session.NewManager(b, &session.Options{
 				Instance: "here", Store: record.NewMemoryStore(), Logger: slog.New(slog.DiscardHandler),
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			t.Cleanup(func() { _ = m.Close(context.Background()) }) // the backend may be broken
 			r := &rig{t: t, manager: m, log: &buffertest.Buffer{}}
 			r.plugin = &tools.Plugin{Manager: m, Logger: slog.New(slog.DiscardHandler)}

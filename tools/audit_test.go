@@ -9,6 +9,7 @@ import (
 	"testing/fstest"
 
 	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -17,14 +18,10 @@ import (
 func decisions(t *testing.T, path string) (list []string) {
 	t.Helper()
 	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	for line := range strings.Lines(string(raw)) {
 		var r audit.Record
-		if err := json.Unmarshal([]byte(line), &r); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, json.Unmarshal([]byte(line), &r))
 		if r.Event == audit.EventTool {
 			list = append(list, strings.TrimSpace(r.Decision+" "+r.Error))
 		}
@@ -60,9 +57,7 @@ func TestRefusalsAreRecorded(t *testing.T) {
 			}
 			path := filepath.Join(t.TempDir(), "audit")
 			log, err := audit.Open(path, audit.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			r.tools(c.sandbox).call(audit.NewContext(t.Context(), log), c.tool, c.input)
 			if err := log.Close(); err != nil {
 				t.Error(err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/porttest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -27,22 +28,16 @@ import (
 func TestDevUI(t *testing.T) {
 	t.Chdir(t.TempDir()) // the server leaves a file in the directory
 	ports, err := porttest.Loopback(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	address := "127.0.0.1:" + ports[0]
 	t.Setenv("GENKIT_ENV", "dev")
 	t.Setenv("GENKIT_REFLECTION_PORT", ports[0])
 
 	b, err := local.New(t.Context(), &local.Options{StateDir: filepath.Join(t.TempDir(), "state")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	defer b.Close()
 	m, err := session.NewManager(b, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	defer m.Close(context.Background())
 	ctx, cancel := context.WithCancel(context.Background())
 	prompts := tools.PromptFS(fstest.MapFS{"loaded.prompt": {Data: []byte("---\ndescription: Loaded by Genkit.\nsandbox: python\n---\nx")}})
@@ -56,9 +51,7 @@ func TestDevUI(t *testing.T) {
 		})
 	}()
 	file := filepath.Join(t.TempDir(), "agent.prompt")
-	if err := os.WriteFile(file, []byte("---\ndescription: Loaded as an agent.\nsandbox: {mode: code}\n---\nx"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(file, []byte("---\ndescription: Loaded as an agent.\nsandbox: {mode: code}\n---\nx"), 0o600))
 	if _, err := tools.LoadAgent(g, file); err != nil {
 		t.Fatal(err)
 	}
@@ -120,9 +113,7 @@ type devUI struct {
 func (u devUI) get(path string) obj {
 	u.t.Helper()
 	resp, err := http.Get(u.url + path)
-	if err != nil {
-		u.t.Fatal(err)
-	}
+	checktest.Must(u.t, err)
 	return u.decode(resp)
 }
 
@@ -131,9 +122,7 @@ func (u devUI) run(tool string, input obj) obj {
 	u.t.Helper()
 	body := text(obj{"key": "/tool.v2/workcell/" + tool, "input": input})
 	resp, err := http.Post(u.url+"/api/runAction", "application/json", strings.NewReader(body))
-	if err != nil {
-		u.t.Fatal(err)
-	}
+	checktest.Must(u.t, err)
 	answer := u.decode(resp)
 	output := sub(sub(answer["result"])["output"])
 	if output == nil {
@@ -146,9 +135,7 @@ func (u devUI) decode(resp *http.Response) obj {
 	u.t.Helper()
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		u.t.Fatal(err)
-	}
+	checktest.Must(u.t, err)
 	var v obj
 	if err := json.NewDecoder(bytes.NewReader(raw)).Decode(&v); err != nil {
 		u.t.Fatalf("%s: %v", raw, err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
@@ -94,9 +95,7 @@ func TestEditsSideBySide(t *testing.T) {
 		call("sandbox_fs_edit", obj{"path": "f", "old_string": "a", "new_string": "1"}, "sandbox_fs_edit", obj{"path": "f", "old_string": "b", "new_string": "2"},
 			"sandbox_fs_edit", obj{"path": "f", "old_string": "c", "new_string": "3"}, "sandbox_fs_edit", obj{"path": "f", "old_string": "d", "new_string": "4"}),
 		call("sandbox_fs_read", obj{"path": "f"}), say("done"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if out := seen.outputs(); out[len(out)-1]["contents"] != "1\n2\n3\n4\n" {
 		t.Errorf("%v", out)
 	}
@@ -112,9 +111,7 @@ func TestEditKeepsWhatOthersWrite(t *testing.T) {
 	const writers, each = 3, 50
 	done := make(chan error, writers)
 	s, err := r.manager.Get(session.Run{Namespace: record.NamespaceWorkflow, ID: "shared-edit"}.Key(record.DefaultName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	for range writers {
 		go func() {
 			for n := 0; n < each; {
@@ -141,9 +138,7 @@ func TestEditKeepsWhatOthersWrite(t *testing.T) {
 		}
 	}
 	for range writers {
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, <-done)
 	}
 	if out := set.ok("sandbox_fs_read", obj{"path": "f"}); out["contents"] != "count 20\n"+strings.Repeat("x\n", writers*each) {
 		t.Errorf("%v", out)

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -48,19 +49,13 @@ func checkGolden(t *testing.T, name string, v any) {
 	enc := json.NewEncoder(&got)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	if err := enc.Encode(v); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, enc.Encode(v))
 	file := filepath.Join("testdata", name+".json")
 	if *update {
-		if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, os.WriteFile(file, got.Bytes(), 0o644))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if diff := cmp.Diff(string(want), got.String()); diff != "" {
 		t.Errorf("%s (-want +got), run the test with -update when this is meant:\n%s", file, diff)
 	}

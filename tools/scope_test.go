@@ -12,6 +12,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
@@ -242,18 +243,14 @@ func TestClosedBehindOurBack(t *testing.T) {
 	ctx := r.within("run_1", session.Request{})
 	set := r.toolsIn(ctx, codeMode())
 	id := set.ok("sandbox_open", nil)["sandbox_id"]
-	if err := r.manager.CloseSession(ctx, session.WorkflowKey("run_1", "default"), session.CloseOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, r.manager.CloseSession(ctx, session.WorkflowKey("run_1", "default"), session.CloseOptions{}))
 	set.fails(toolspec.CodeClosed, "sandbox_exec", obj{"command": "true"})
 	set.fails(toolspec.CodeClosed, "sandbox_exec", obj{"command": "true", "sandbox_id": id})
 	out := set.ok("sandbox_open", nil)
 	if out["created"] != true || !strings.Contains(str(out["note"]), "files from earlier calls are lost") {
 		t.Errorf("%v", out)
 	}
-	if err := r.manager.CloseScope(ctx, record.Scope{Namespace: "workflow", ID: "run_1"}); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, r.manager.CloseScope(ctx, record.Scope{Namespace: "workflow", ID: "run_1"}))
 	set.fails(toolspec.CodeClosed, "sandbox_open", nil)
 }
 

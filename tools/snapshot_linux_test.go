@@ -7,6 +7,7 @@ import (
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/genkit"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -23,15 +24,11 @@ func TestSnapshots(t *testing.T) {
 	}
 	g, plugin, done, err := newExample(ctx, sh("echo one > f"), named("sandbox_snapshot", "before"), sh("echo two > f; touch more"),
 		named("sandbox_rollback", "none"), named("sandbox_rollback", "before"), named("sandbox_snapshot", "../x"), named("sandbox_snapshot", "kept.x"), sh("cat f; ls"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	defer done()
 	cfg := tools.Sandbox{Mode: "code", Runtime: "bash", Image: "host", Snapshots: true}
 	resp, err := genkit.Generate(ctx, g, ai.WithModelName("example/model"), ai.WithPrompt("go"), ai.WithUse(plugin.Use(cfg)), ai.WithMaxTurns(20))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if got := resp.Text(); got != "one\nf\n" {
 		t.Errorf("after the rollback: %q", got)
 	}
@@ -47,9 +44,7 @@ func TestSnapshots(t *testing.T) {
 	}
 	cfg.Snapshots = false
 	without, err := plugin.Tools(ctx, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	for _, tool := range without {
 		if tool.Name() == "sandbox_snapshot" || tool.Name() == "sandbox_rollback" {
 			t.Errorf("without snapshots: true there is %s", tool.Name())

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/session/record/postgres"
 	"github.com/workcell-dev/workcell/workflow"
@@ -30,9 +31,7 @@ const patience = 3 * time.Minute
 func open(t *testing.T, url string) *worker.Queue {
 	t.Helper()
 	q, err := worker.Open(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(q.Close)
 	return q
 }
@@ -41,16 +40,12 @@ func open(t *testing.T, url string) *worker.Queue {
 func add(t *testing.T, q *worker.Queue) (*workflow.Workflow, string) {
 	t.Helper()
 	wf, err := workflow.Parse("w.yaml", []byte("id: w\nsteps: [{id: a, type: agent, agent: a}]\n"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	e, err := wf.Begin(nil)
 	if err == nil {
 		err = q.Add(t.Context(), e, "")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	return wf, e.RunID
 }
 
@@ -58,14 +53,10 @@ func add(t *testing.T, q *worker.Queue) (*workflow.Workflow, string) {
 func joined(t *testing.T, url string) (owner string, leave func() error) {
 	t.Helper()
 	s, err := postgres.Open(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() { s.Close() })
 	owner, leave, err = s.Join(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() { leave() }) //nolint:errcheck // the database is deleted with the test
 	return owner, leave
 }
@@ -92,9 +83,7 @@ func await(t *testing.T, q *worker.Queue, id string) runstore.Run {
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if r, err := q.Journal().Run(t.Context(), id); err != nil || !r.Finished.IsZero() {
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			return r
 		}
 	}
@@ -125,9 +114,7 @@ func TestOneCarries(t *testing.T) {
 	q := open(t, url)
 	wf, id := add(t, q)
 	r, err := q.Journal().Run(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	var did, refused atomic.Int64
 	var all sync.WaitGroup
 	for range 8 {
@@ -230,9 +217,7 @@ func TestLostOwner(t *testing.T) {
 	q := open(t, url)
 	_, id := add(t, q)
 	r, err := q.Journal().Run(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	owner, _ := joined(t, url)
 	lost := make(chan struct{})
 	close(lost)
@@ -256,9 +241,7 @@ func TestReleaseWithoutDatabase(t *testing.T) {
 	q := open(t, server.URL)
 	_, id := add(t, q)
 	r, err := q.Journal().Run(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	owner, _ := joined(t, server.URL)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -289,9 +272,7 @@ func TestCancelAsked(t *testing.T) {
 	url := pgtest.Database(t)
 	q := open(t, url)
 	wf, queued := add(t, q)
-	if err := q.Journal().AskCancel(t.Context(), queued); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, q.Journal().AskCancel(t.Context(), queued))
 	owner, _ := joined(t, url)
 	began := make(chan struct{}, 2)
 	work(t, open(t, url), worker.Options{Resume: resume(q, wf, owner, func(ctx context.Context) error {
@@ -304,9 +285,7 @@ func TestCancelAsked(t *testing.T) {
 	}
 	_, running := add(t, q)
 	<-began
-	if err := q.Journal().AskCancel(t.Context(), running); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, q.Journal().AskCancel(t.Context(), running))
 	if r := await(t, q, running); r.Outcome != workflow.Cancelled {
 		t.Errorf("canceled while it ran: %s", r.Outcome)
 	}
@@ -320,9 +299,7 @@ func TestCancelAskedBetween(t *testing.T) {
 	q := open(t, url)
 	_, id := add(t, q)
 	r, err := q.Journal().Run(t.Context(), id) // state before the request
-	if err := errors.Join(err, q.Journal().AskCancel(t.Context(), id)); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, errors.Join(err, q.Journal().AskCancel(t.Context(), id)))
 	owner, _ := joined(t, url)
 	if err := q.Carry(t.Context(), r, owner, nil, func(ctx context.Context, _ workflow.Journal, _ []workflow.Entry) error {
 		select {
@@ -393,9 +370,7 @@ func TestFiles(t *testing.T) {
 	}
 	for _, size := range []int{0, 1, 1 << 20, 1<<20 + 1, 3 << 20} {
 		want := strings.Repeat("x", size)
-		if err := q.Put(t.Context(), "run_1", "f", strings.NewReader(want)); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, q.Put(t.Context(), "run_1", "f", strings.NewReader(want)))
 		if got, err := get("f"); err != nil || got != want {
 			t.Errorf("%d bytes: %d bytes, %v", size, len(got), err)
 		}
@@ -420,9 +395,7 @@ SELECT 'run_1', 'large', part, decode(repeat('78', 1048576), 'hex') FROM generat
 	if got, err := get("f"); err != nil || len(got) != 3<<20 {
 		t.Errorf("after those: %d bytes, %v", len(got), err)
 	}
-	if err := q.Drop(t.Context(), "run_1", ""); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, q.Drop(t.Context(), "run_1", ""))
 	if _, err := get("f"); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("dropped: %v, want ErrNotFound", err)
 	}
@@ -435,14 +408,10 @@ func TestPruneOfParts(t *testing.T) {
 	q := open(t, url)
 	_, id := add(t, q)
 	for _, name := range []string{"made", "made~PART"} {
-		if err := q.Put(t.Context(), id, name, strings.NewReader("x")); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, q.Put(t.Context(), id, name, strings.NewReader("x")))
 	}
 	pgtest.Exec(t, url, `UPDATE workcell.run_file SET added = added - interval '2 days'`)
-	if err := q.Prune(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, q.Prune(t.Context()))
 	if err := q.Get(t.Context(), id, "made", io.Discard); err != nil {
 		t.Error(err)
 	}
@@ -497,23 +466,17 @@ func TestLogClosedWhileItWrites(t *testing.T) {
 	q := open(t, url)
 	_, id := add(t, q)
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	defer conn.Close(t.Context()) //nolint:errcheck // the connection is idle
 	tx, err := conn.Begin(t.Context())
 	if err == nil {
 		_, err = tx.Exec(t.Context(), worker.AppendLog, id, "first\n", false)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	log := q.NewLog(t.Context(), id)
 	fmt.Fprintln(log, "why")
 	watcher, err := pgx.Connect(t.Context(), url) // within a transaction, statistics do not change
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	defer watcher.Close(t.Context()) //nolint:errcheck // the connection is idle
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -529,9 +492,7 @@ WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '
 		log.Close()
 	}()
 	time.Sleep(100 * time.Millisecond) // gives a premature cancellation time to take effect
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, tx.Commit(t.Context()))
 	<-closed
 	if text, _, _, err := q.ReadLog(t.Context(), id, 0); text != "first\nwhy\n" || err != nil {
 		t.Errorf("%q, %v", text, err)
@@ -561,9 +522,7 @@ UPDATE workcell.component SET version = 1 WHERE name = 'queue'`)
 		t.Errorf("%+v", r)
 	}
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	defer conn.Close(t.Context()) //nolint:errcheck // only read from
 	left := 1
 	for deadline := time.Now().Add(patience); left > 0; time.Sleep(50 * time.Millisecond) {
