@@ -124,8 +124,8 @@ func (m *Manager) makeFirst(ctx context.Context, spec backend.Spec, req Request,
 // If this process dies during the installation, the sandbox is removed like every unfinished sandbox.
 func (m *Manager) install(ctx context.Context, id string, asked Request, hosts sandbox.Egress) (err error) {
 	req, err := m.prepare(Request{
-		Image: asked.Image, User: asked.User, Ceiling: asked.Ceiling, OCIRuntime: asked.OCIRuntime, Pull: asked.Pull,
-		Egress: hosts, Isolation: asked.Isolation,
+		Image: asked.Image, User: asked.User, Limits: asked.Limits, Ceiling: asked.Ceiling, OCIRuntime: asked.OCIRuntime,
+		Pull: asked.Pull, Egress: hosts, Isolation: asked.Isolation,
 	})
 	if err != nil {
 		return err

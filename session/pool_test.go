@@ -331,7 +331,23 @@ type recipes struct{ session.EnvironmentBuilder }
 func (recipes) Recipe(session.Environment, string) (string, sandbox.Egress) {
 	return "recipe", sandbox.Egress{}
 }
-func (recipes) Used(string) {}
+func (recipes) Used(string)                                  {}
+func (recipes) Lock(context.Context, string) (func(), error) { return func() {}, nil }
+
+// TestInstallationLimits verifies that the sandbox for an installation has the limits of the requested sandbox.
+func TestInstallationLimits(t *testing.T) {
+	e, opts := newPictured(t), shared()
+	opts.Egress, opts.Environments = &gate{}, recipes{}
+	limits := backend.Limits{MemoryBytes: 8 << 30, PIDs: 40}
+	e.setHooks(func(_ context.Context, spec backend.Spec) error {
+		if spec.Building && spec.Limits == limits {
+			return backend.ErrCapacity // the limits are right, and nothing must be installed
+		}
+		return backend.ErrEnvironment
+	}, nil, nil)
+	req := session.Request{Image: "test:1", Limits: limits, Environment: session.Environment{Pip: []string{"six"}}}
+	refuses(t, newManager(t, e, opts), session.UserKey("lab"), req, backend.ErrCapacity)
+}
 
 // TestEnvironments verifies that pooled sandboxes are created with the requested environment. A process without a
 // builder refuses to recreate such a sandbox.
