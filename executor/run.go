@@ -68,9 +68,11 @@ type Options struct {
 	Before, After []string
 	Skills        []skill.Skill // installed for the CLI
 	Timeout       time.Duration // maximum session.MaxExecTimeout; default 30 minutes
-	Stall         time.Duration // maximum time without an event; default 5 minutes
+	Stall         time.Duration // maximum time without an event, apart from Waited; default 5 minutes
 	Start         time.Duration // maximum time until the first event, the sign of a started CLI; default 2 minutes
 
+	// Waited returns the total time so far in which calls of the CLI waited for approvals, including the open ones.
+	Waited func() time.Duration
 	// OverBudget stops the CLI when it is closed.
 	OverBudget <-chan struct{}
 	// OnEvent is called for each event, sequentially. The CLI waits until it returns.
@@ -136,6 +138,9 @@ func Run(ctx context.Context, s *session.Session, d Driver, t Task, o *Options) 
 	r.settings = path.Join(r.work, wire.PrivateDir, "agents", r.o.Agent)
 	r.o.Timeout, r.o.Stall = cmp.Or(r.o.Timeout, defaultTimeout), cmp.Or(r.o.Stall, defaultStall)
 	r.o.Start = cmp.Or(r.o.Start, defaultStart)
+	if r.o.Waited == nil {
+		r.o.Waited = func() time.Duration { return 0 }
+	}
 	r.o.TracerProvider = cmp.Or(r.o.TracerProvider, otel.GetTracerProvider())
 	ctx, span := telemetry.StartWith(ctx, r.o.TracerProvider, telemetry.SpanExecutor,
 		telemetry.KeyExecutor.String(d.Name()))
@@ -328,6 +333,7 @@ func (r *run) watch(ctx context.Context, over <-chan struct{}) Outcome {
 		begin.Stop()
 	}
 	var last Outcome
+	var waited time.Duration   // part of Waited that does not count as silence
 	var leave <-chan time.Time // fires when the CLI must have exited
 	for {
 		select {
@@ -345,7 +351,12 @@ func (r *run) watch(ctx context.Context, over <-chan struct{}) Outcome {
 		case <-r.spent:
 			return MaxTurns
 		case <-quiet.C:
-			if leave == nil {
+			more := r.o.Waited() - waited
+			waited += more
+			switch {
+			case more > 0:
+				quiet.Reset(max(more, time.Second)) // not more often, because the wait may continue
+			case leave == nil:
 				return Stalled
 			}
 		case <-begin.C:
@@ -358,6 +369,7 @@ func (r *run) watch(ctx context.Context, over <-chan struct{}) Outcome {
 		case <-r.alive:
 			begin.Stop()
 			quiet.Reset(r.o.Stall)
+			waited = r.o.Waited()
 			if leave != nil && r.talk == nil { // with a two-way protocol, the input is closed and the CLI gets no more time
 				leave = time.After(leaveTime)
 			}

@@ -64,6 +64,8 @@ func TestEnds(t *testing.T) {
 	const work = `setsid sleep 1000 & echo $! > child; trap 'echo "{\"kind\":\"notice\"}"; exit 3' TERM; while :; do sleep 0.1; done`
 	over := make(chan struct{})
 	close(over)
+	began := time.Now()
+	waiting := executor.Options{Stall: time.Second, Waited: func() time.Duration { return time.Since(began) }}
 	usage := `echo '{"kind":"usage","usage":{"input":1,"output":1}}';`
 	tests := map[string]struct {
 		script string
@@ -74,7 +76,8 @@ func TestEnds(t *testing.T) {
 		detail string
 	}{
 		"timeout":          {begin + work, 0, executor.Options{Timeout: time.Second}, executor.TimedOut, backend.ErrTimeout, "after 1s"},
-		"stall":            {begin + work, 0, executor.Options{Stall: time.Second}, executor.Stalled, backend.ErrTimeout, "no events for 1s"},
+		"stall":            {begin + work, 0, executor.Options{Stall: time.Second, Waited: func() time.Duration { return 3 }}, executor.Stalled, backend.ErrTimeout, "no events for 1s"},
+		"approval":         {begin + "sleep 2;" + done, 0, waiting, executor.Completed, nil, ""},
 		"start":            {"exec 2>/dev/null;" + work, 0, executor.Options{Start: time.Second}, executor.Crashed, executor.ErrFailed, "no events in its first 1s"},
 		"budget":           {begin + work, 0, executor.Options{OverBudget: over}, executor.Budget, executor.ErrBudget, ""},
 		"turns":            {begin + usage + usage + work, 2, executor.Options{}, executor.MaxTurns, executor.ErrMaxTurns, ""},

@@ -171,8 +171,9 @@ func (b *binding) grantExecutor(ctx context.Context, s *session.Session, o *exec
 	if b.hosts == nil {
 		return nil, nil
 	}
-	o.HostTools = true
-	return b.hosts.grant(ctx, s, &req)
+	grant, err := b.hosts.grant(ctx, s, &req)
+	o.HostTools, o.Waited = true, func() time.Duration { return grant.access.Counts().Asking }
+	return grant, err
 }
 
 // taskOf converts a request to a task. The task is the last message, preceded by quotes of the earlier messages.

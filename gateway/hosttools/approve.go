@@ -217,6 +217,16 @@ func (o *overtime) end() {
 	}
 }
 
+// total returns the time of all waits.
+func (o *overtime) total() time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.asked == 0 {
+		return o.waited
+	}
+	return o.waited + time.Since(o.since)
+}
+
 // due returns the extension for the command now, and counts it as given. It returns zero if the extension is too small.
 func (o *overtime) due() time.Duration {
 	o.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -43,6 +44,8 @@ type Counts struct {
 	// WaitedMS is the total time of calls in the queues for the limits on calls per second and on concurrent calls.
 	WaitedMS int64            `json:"waited_ms,omitempty"`
 	ByTool   map[string]int64 `json:"by_tool,omitempty"`
+	// Asking is the total time of waits for approvals, including the open ones. Concurrent waits count once.
+	Asking time.Duration `json:"-"`
 }
 
 // Set is the immutable set of tools of a run. It is safe for concurrent use.

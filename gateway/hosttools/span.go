@@ -123,6 +123,6 @@ func (a *Access) Counts() Counts {
 	defer a.counts.mu.Unlock()
 	out := a.counts.Counts
 	out.WaitedMS = a.counts.waited.Milliseconds()
-	out.ByTool = maps.Clone(out.ByTool)
+	out.ByTool, out.Asking = maps.Clone(out.ByTool), a.overtime.total()
 	return out
 }
