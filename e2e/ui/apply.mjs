@@ -19,8 +19,14 @@ await scenario(async ({ data, login, screen, visit }) => {
   await page.keyboard.press("v");
   await page.locator("li.viewed", { hasText: "edit.py" }).waitFor();
   await page.goto(`${data.url}/runs/${data.run}/changes?file=${files.indexOf("long.txt")}`);
+  const refreshed = page.waitForResponse((r) => r.url().includes("whole=1") && r.request().resourceType() === "fetch");
   await page.getByRole("link", { name: "Show all lines" }).click();
   await page.locator(".diff tr.add").nth(30_999).waitFor({ state: "attached" });
+
+  // The script fetches each new page once more. To show the same 31,000 rows again takes no time.
+  await (await refreshed).finished();
+  const rows = page.evaluate(() => fetch(location.href).then((r) => r.text()));
+  check(await Promise.race([rows, new Promise((ok) => setTimeout(ok, 30_000))]), "the page of all lines hangs");
 
   // The preview says what the command says, and Apply does that.
   const plan = async () => {
