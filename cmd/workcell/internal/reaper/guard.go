@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -123,17 +124,13 @@ func (o Options) launch(owner string) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	database, err := o.database()
-	if err != nil {
-		return nil, err
-	}
 	self, err := thisProgram()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(self, Command, "--state-dir", dir, "--backend", o.Backend, "--engine", o.Engine, "--owner", owner)
 	cmd.Args[0], cmd.Dir = "workcell", string(filepath.Separator)
-	cmd.Env = append(append(engine, database...), Variable+"=off")
+	cmd.Env = append(append(engine, o.database()...), Variable+"=off")
 	if err := detach(cmd); err != nil {
 		return nil, err
 	}
@@ -152,28 +149,34 @@ const (
 	fileOptions = "passfile servicefile sslcert sslkey sslrootcert"
 )
 
-// database returns the variables to connect to the same database from any directory.
-func (o Options) database() (vars []string, err error) {
-	address, err := url.Parse(o.State.URL)
-	if err != nil || o.State.URL == "" {
-		return nil, err
+// fileOption matches an option of a URL that is the name of a file.
+var fileOption = regexp.MustCompile("[?&](" + strings.ReplaceAll(fileOptions, " ", "|") + ")=[^&]*")
+
+// database returns the variables to connect to the same database from any directory. Of the URL, it changes only the
+// names of files, because the driver accepts more URLs than net/url.
+func (o Options) database() (vars []string) {
+	if o.State.URL == "" {
+		return nil
 	}
-	query := address.Query()
 	for option := range strings.FieldsSeq(databaseOptions) {
 		name := "PG" + strings.ToUpper(option)
 		value, isSet := o.Env(name)
 		if slices.Contains(strings.Fields(fileOptions), option) {
 			value = absolute(value)
-			if query.Has(option) {
-				query.Set(option, absolute(query.Get(option)))
-			}
 		}
 		if isSet {
 			vars = append(vars, name+"="+value)
 		}
 	}
-	address.RawQuery = query.Encode()
-	return append(vars, state.Variable+"="+address.String()), nil
+	address := fileOption.ReplaceAllStringFunc(o.State.URL, func(option string) string {
+		name, value, _ := strings.Cut(option, "=")
+		file, err := url.PathUnescape(value)
+		if err != nil {
+			return option
+		}
+		return name + "=" + strings.ReplaceAll(url.QueryEscape(absolute(file)), "+", "%20")
+	})
+	return append(vars, state.Variable+"="+address)
 }
 
 // absolute returns the absolute path of a file. system means the system's certificates.

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,24 +82,29 @@ func TestReaperNaps(t *testing.T) {
 	}
 }
 
-// TestDatabase verifies that a reaper connects to the same database from any directory.
+// TestDatabase verifies that a reaper connects to the same database from any directory. The driver accepts URLs that
+// net/url doesn't, and decodes no plus sign.
 func TestDatabase(t *testing.T) {
 	t.Parallel()
 	here, err := os.Getwd()
 	checktest.Must(t, err)
-	got, err := Options{
-		State: state.Place{URL: "postgres://u:p@h:1,i:2/?sslcert=c&sslrootcert=system"},
-		Env: environ.Of(map[string]string{
-			"PGDATABASE": "d", "PGSSLPASSWORD": "s", "PGSERVICE": "s", "PGPASSFILE": "f", "PGSSLROOTCERT": "system",
-		}),
-	}.database()
-	checktest.Must(t, err)
-	cert := url.QueryEscape(filepath.Join(here, "c"))
-	want := []string{
-		"PGDATABASE=d", "PGSERVICE=s", "PGSSLPASSWORD=s", "PGPASSFILE=" + filepath.Join(here, "f"), "PGSSLROOTCERT=system",
-		"WORKCELL_STATE=postgres://u:p@h:1,i:2/?sslcert=" + cert + "&sslrootcert=system",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("variables (-want +got):\n%s", diff)
+	cert := url.QueryEscape(filepath.Join(here, "c")) + "%20d"
+	for _, address := range []string{
+		"postgres://u:p@h:1,i:2/?sslcert=c%20d&sslrootcert=system", "postgres://u:p@%2Frun%2Fpostgresql/d?x=y&sslcert=c%20d",
+		"postgres://u:a#b?c@h/d", "postgres://h/d?options=-c%20search_path%3Dx",
+	} {
+		got := Options{
+			State: state.Place{URL: address},
+			Env: environ.Of(map[string]string{
+				"PGDATABASE": "d", "PGSSLPASSWORD": "s", "PGSERVICE": "s", "PGPASSFILE": "f", "PGSSLROOTCERT": "system",
+			}),
+		}.database()
+		want := []string{
+			"PGDATABASE=d", "PGSERVICE=s", "PGSSLPASSWORD=s", "PGPASSFILE=" + filepath.Join(here, "f"),
+			"PGSSLROOTCERT=system", "WORKCELL_STATE=" + strings.ReplaceAll(address, "c%20d", cert),
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("variables (-want +got):\n%s", diff)
+		}
 	}
 }
