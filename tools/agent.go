@@ -88,8 +88,8 @@ type AgentResult struct {
 	Response *ai.ModelResponse
 	Text     string // text of the answer
 	// Output is the parsed answer. If the file has an output schema, Output conforms to it. Otherwise it is set if the
-	// answer is a JSON object, fenced or not. If neither applies, Output is nil. The integers in an object are int64
-	// values.
+	// answer is a JSON object, fenced or not. If neither applies, Output is nil. In an object, an integer above 2^53
+	// is an int64 value.
 	Output any
 	// Outputs are the files listed in the file's `outputs:`, keyed by their path in the workspace. Run collects them
 	// only if it began the run. If the caller began the run, the caller collects them with transfer.Collect.

@@ -60,7 +60,7 @@ func TestAgentRun(t *testing.T) {
 	}})
 	checktest.Must(t, err)
 	want := tools.AgentResult{
-		Text: res.Text, Output: obj{"code": int64(3)}, Model: model, FinishReason: "stop", Turns: 2, ToolCalls: 2, InputTokens: 20, OutputTokens: 6, CachedTokens: 8,
+		Text: res.Text, Output: obj{"code": 3.0}, Model: model, FinishReason: "stop", Turns: 2, ToolCalls: 2, InputTokens: 20, OutputTokens: 6, CachedTokens: 8,
 		Evidence: res.Evidence,
 	}
 	if res.Response.Text() != res.Text {
@@ -242,7 +242,7 @@ func TestAgentOutputs(t *testing.T) {
 		t.Errorf("%+v: %v", res, err)
 	}
 	res, err = free.Run(context.Background(), nil, nil)
-	if diff := cmp.Diff(any(obj{"a": int64(1)}), res.Output); err != nil || diff != "" {
+	if diff := cmp.Diff(any(obj{"a": 1.0}), res.Output); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 }

@@ -22,19 +22,13 @@ import (
 )
 
 // parse returns the parsed answer, as described at AgentResult.Output.
-func (a *Agent) parse(resp *ai.ModelResponse) (any, error) {
+func (a *Agent) parse(resp *ai.ModelResponse) (v any, err error) {
 	if !a.doc.Meta.HasOutput {
-		if object := jsonObject(resp.Text()); object != nil {
-			return object, nil
-		}
-		return nil, nil
+		return jsonObject(resp.Text()), nil
 	}
-	var v any
-	err := resp.Output(&v)
+	err = resp.Output(&v)
 	if _, isObject := v.(map[string]any); isObject && err == nil {
-		if object := decodeObject(resp.Text()); object != nil { // Genkit has rounded large integers
-			return object, nil
-		}
+		v = cmp.Or(decodeObject(resp.Text()), v) // Genkit has rounded large integers
 	}
 	return v, err
 }
@@ -43,7 +37,7 @@ var fenced = regexp.MustCompile("(?s)```(?:json|JSON)?[ \t]*\r?\n(.*?)```")
 
 // jsonObject returns text as a JSON object, or the only fenced block of text as a JSON object. It returns nil if
 // neither is a JSON object.
-func jsonObject(text string) map[string]any {
+func jsonObject(text string) any {
 	object, blocks := decodeObject(text), fenced.FindAllStringSubmatch(text, -1)
 	if object == nil && len(blocks) == 1 {
 		return decodeObject(blocks[0][1])
@@ -51,10 +45,20 @@ func jsonObject(text string) map[string]any {
 	return object
 }
 
-func decodeObject(text string) map[string]any {
+func decodeObject(text string) any {
 	v, _ := expr.DecodeJSON([]byte(text))
-	object, _ := v.(map[string]any)
-	return object
+	if _, isObject := v.(map[string]any); isObject {
+		return expr.Map(v, jsonNumber)
+	}
+	return nil
+}
+
+// jsonNumber returns integers as float64 values, like encoding/json, unless this rounds them.
+func jsonNumber(v any) any {
+	if n, ok := v.(int64); ok && max(n, -n) <= 1<<53 {
+		return float64(n)
+	}
+	return v
 }
 
 // watcher counts the turns, tool calls, and tokens of a run. Its hook for models encloses other middlewares, because

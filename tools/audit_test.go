@@ -59,9 +59,7 @@ func TestRefusalsAreRecorded(t *testing.T) {
 			log, err := audit.Open(path, audit.Options{})
 			checktest.Must(t, err)
 			r.tools(c.sandbox).call(audit.NewContext(t.Context(), log), c.tool, c.input)
-			if err := log.Close(); err != nil {
-				t.Error(err)
-			}
+			checktest.Must(t, log.Close())
 			if got := strings.Join(decisions(t, path), ", "); got != c.want {
 				t.Errorf("on record: %s, want %s", got, c.want)
 			}

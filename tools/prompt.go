@@ -203,7 +203,7 @@ func templateData(input map[string]any) (any, error) {
 
 // exactText converts large integers to text, because Genkit rounds them.
 func exactText(v any) any {
-	if n, ok := v.(int64); ok && max(n, -n) > 1<<53 {
+	if n, isLarge := jsonNumber(v).(int64); isLarge {
 		return strconv.FormatInt(n, 10)
 	}
 	return v

@@ -63,7 +63,7 @@ func (m middleware) New(ctx context.Context) (*ai.Hooks, error) {
 }
 
 // bind checks a configuration and returns the binding the tools share.
-func (t *toolbox) bind(ctx context.Context, cfg Sandbox) (*binding, error) {
+func (t *toolbox) bind(ctx context.Context, cfg Sandbox) (b *binding, err error) {
 	if problems := cfg.Problems(); len(problems) > 0 {
 		texts := make([]string, len(problems))
 		for i, p := range problems {
@@ -72,8 +72,7 @@ func (t *toolbox) bind(ctx context.Context, cfg Sandbox) (*binding, error) {
 		return nil, fmt.Errorf("tools: %s", strings.Join(texts, "; "))
 	}
 	cfg.Env = maps.Clone(cfg.Env)
-	b := newBinding(t, cfg)
-	var err error
+	b = newBinding(t, cfg)
 	b.hosts, err = t.hostCalls(ctx, cfg, b.run(ctx))
 	return b, err
 }

@@ -107,14 +107,14 @@ func validText(b []byte) (text string, bad int) {
 }
 
 func invalidNotice(bad int, keep bool) string {
+	advice := ""
 	switch {
 	case bad == 0:
 		return ""
 	case keep:
-		return fmt.Sprintf("\n[workcell: %d bytes that are not UTF-8 are shown as \uFFFD; sandbox_exec_read gives the "+
-			"exact bytes]\n", bad)
+		advice = "; sandbox_exec_read gives the exact bytes"
 	}
-	return fmt.Sprintf("\n[workcell: %d bytes that are not UTF-8 are shown as \uFFFD]\n", bad)
+	return fmt.Sprintf("\n[workcell: %d bytes that are not UTF-8 are shown as \uFFFD%s]\n", bad, advice)
 }
 
 // outcomeNotice returns a notice about a timeout or a reached limit. It is empty for other outcomes.
@@ -155,14 +155,11 @@ func withNotice(text, notice string) string {
 // exitCode returns the exit code in shell convention, 128 + signal for signals. It returns nil while the command is
 // running.
 func exitCode(status sandbox.ExecState, code int, signal string) *int {
-	if status == sandbox.ExecRunning {
+	n := slices.Index(sandbox.Signals(), signal)
+	if status == sandbox.ExecRunning || signal != "" && n < 0 {
 		return nil
 	}
 	if signal != "" {
-		n := slices.Index(sandbox.Signals(), signal)
-		if n < 0 {
-			return nil
-		}
 		code = 129 + n
 	}
 	return &code

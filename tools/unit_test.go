@@ -99,11 +99,14 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
+// TestJSONObject verifies the search for a JSON object in an answer. The type of a number depends only on its size.
 func TestJSONObject(t *testing.T) {
 	t.Parallel()
-	want := map[string]any{"a": int64(1)}
+	const object = `{"a":[1,2.0,3.5,9007199254740993]}`
+	want := map[string]any{"a": []any{1.0, 2.0, 3.5, int64(1<<53 + 1)}}
 	for _, text := range []string{
-		`{"a":1}`, "  {\"a\": 1}\n", "```json\n{\"a\":1}\n```", "Done.\n```json\n{\"a\":1}\n```\nThat is it.", "```\n{\"a\":1}\n```", "```JSON\r\n{\"a\":1}\r\n```",
+		object, "  " + object + "\n", "```json\n" + object + "\n```", "Done.\n```json\n" + object + "\n```\nThat is it.",
+		"```\n" + object + "\n```", "```JSON\r\n" + object + "\r\n```",
 	} {
 		if diff := cmp.Diff(want, tools.JSONObject(text)); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", text, diff)
