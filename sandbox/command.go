@@ -252,10 +252,9 @@ func (s *Sandbox) KillCommands(ctx context.Context, execIDs []string) []error {
 	ctx, span := s.start(ctx, telemetry.SpanKillExec)
 	errs := bound.Each(killsAtOnce, len(execIDs), func(i int) error {
 		_, err := s.Command(execIDs[i]).signal(ctx, "")
-		return err
+		return WrapError("KillCommands", s.b.Name(), s.o.ID, err)
 	})
-	err := errors.Join(errs...)
-	s.end(span, "KillCommands", &err)
+	telemetry.End(span, errors.Join(errs...))
 	return errs
 }
 

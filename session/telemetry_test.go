@@ -193,7 +193,9 @@ func TestFailedSpans(t *testing.T) {
 	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "exit 1"}); err != nil {
 		t.Error(err)
 	}
-	s.KillCommands(t.Context(), []string{"unknown"})
+	if errs := s.KillCommands(t.Context(), []string{"unknown"}); !errors.Is(errs[0], backend.ErrNotFound) {
+		t.Errorf("%v, want ErrNotFound", errs)
+	}
 	e.setHooks(func(context.Context, backend.Spec) error { return fmt.Errorf("%w: text", backend.ErrImage) }, nil, nil)
 	if _, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "other"), testImage()); err == nil {
 		t.Error("no error")
