@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -110,6 +111,7 @@ type meters struct {
 
 // New returns a handle to a sandbox of a backend. The handle accepts calls after Control.Connect.
 func New(b backend.SandboxBackend, o Options) (*Sandbox, Control) {
+	o.MaxFileBytes = min(o.MaxFileBytes, math.MaxInt64-1) // transfers count one byte above the limit
 	s := &Sandbox{
 		b: b, o: o, hosts: o.Hosts, lastUsed: o.Now(), timeout: o.ExecTimeout, latest: context.Background(),
 		execs: map[string]trace.SpanContext{}, services: map[string]servedService{}, grants: map[string]*grant{},

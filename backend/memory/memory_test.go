@@ -3,6 +3,7 @@ package memory_test
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -18,12 +19,12 @@ import (
 
 const image = "debian:12"
 
-// manage returns a backend and a manager for it. The end of the test closes both.
+// manage returns a backend and a manager without a limit for files. The end of the test closes both.
 func manage(t *testing.T) (*memory.Backend, *session.Manager) {
 	t.Helper()
 	b, err := memory.New(nil)
 	must(t, err)
-	m, err := session.NewManager(b, nil)
+	m, err := session.NewManager(b, &session.Options{MaxFileBytes: math.MaxInt64})
 	must(t, err)
 	t.Cleanup(func() { must(t, errors.Join(m.Close(context.Background()), b.Close())) })
 	return b, m
@@ -59,7 +60,7 @@ func TestTimeout(t *testing.T) {
 }
 
 // TestLargeStreams verifies that standard input larger than a request reaches the script completely, and that large
-// output is returned completely.
+// output is returned completely. A part of a file can be read, and a large file can be edited.
 func TestLargeStreams(t *testing.T) {
 	b, m := manage(t)
 	in := strings.Repeat("0123456789abcdef", 40_000)
@@ -73,6 +74,10 @@ func TestLargeStreams(t *testing.T) {
 	out.Reset()
 	if _, err := s.ReadFile(t.Context(), "dir/large", &out, sandbox.ReadFileOptions{}); err != nil || out.String() != in {
 		t.Errorf("%v, %d bytes of %d", err, out.Len(), len(in))
+	}
+	must(t, second(s.EditFile(t.Context(), "dir/large", 0, func(old []byte) ([]byte, error) { return old[1:], nil })))
+	if data, _, err := s.ReadFileBytes(t.Context(), "dir/large", sandbox.ReadFileOptions{Limit: 1}); err != nil || string(data) != "1" {
+		t.Errorf("%v, %.20q", err, data)
 	}
 }
 
