@@ -124,7 +124,6 @@ func (s *Sandbox) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	if err != nil {
 		return ExecResult{}, err
 	}
-	s.remember(ctx, run.ExecID, req.Tools)
 	return s.runRecorded(ctx, span, run, timeout, req, func() (wire.RunResult, error) {
 		// A repeated request carries the same exec id, so the guest never starts a command twice. If all input came
 		// with the first request, Exec waits for this command.
@@ -152,6 +151,7 @@ func (s *Sandbox) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 func (s *Sandbox) runRecorded(ctx context.Context, span trace.Span, run wire.RunRequest, timeout time.Duration,
 	req ExecRequest, call func() (wire.RunResult, error)) (res ExecResult, err error) {
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
+	s.remember(ctx, run.ExecID, req.Tools)
 	defer s.grant(run.ExecID, req.Services, span.SpanContext())()
 	ended, err := s.onRecord(ctx, run, req.Tools)
 	if err != nil {

@@ -288,31 +288,36 @@ func extendExec(t *testing.T, s *session.Session) {
 			t.Errorf("%s: %+v, %v, want %s", command, res.ExecStatus, err, want)
 		}
 	}
-	if err := s.Command("nobody").Extend(t.Context(), time.Second); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("more time for an unknown command: %v", err)
-	}
-	if err := s.Command("nobody").Extend(t.Context(), 0); !errors.Is(err, backend.ErrInvalid) {
-		t.Errorf("no time: %v", err)
+	for by, want := range map[time.Duration]error{time.Second: backend.ErrNotFound, 0: backend.ErrInvalid} {
+		if err := s.Command("nobody").Extend(t.Context(), by); !errors.Is(err, want) {
+			t.Errorf("an unknown command, %v more: %v, want %v", by, err, want)
+		}
 	}
 }
 
-// model verifies that all processes can use the TCP service and that its connections belong to no command.
+// callKey is the key of a value in the context of model's command.
+type callKey struct{}
+
+// model verifies that all processes can use the TCP service. Its connections belong to no command, and their contexts
+// have the values of the latest command's call.
 func model(t *testing.T, s *session.Session) {
+	ctx := context.WithValue(t.Context(), callKey{}, true)
 	addr, stop, err := s.Serve(t.Context(), sandbox.Service{Name: "model", Handle: func(ctx context.Context, c *sandbox.ServiceConn) {
-		if c.ExecID != "" || c.Grant != nil {
-			t.Errorf("a connection over TCP is of %s", c.ExecID)
+		if c.ExecID != "" || c.Grant != nil || ctx.Value(callKey{}) != true {
+			t.Errorf("a connection over TCP is of %s, value %v", c.ExecID, ctx.Value(callKey{}))
 		}
 		echo(ctx, c)
 	}})
 	must(t, err)
 	defer stop()
-	res := Run(t, s, sandbox.ExecRequest{Argv: []string{"python3", "-c", `
+	var out strings.Builder
+	_, err = s.Stream(ctx, sandbox.ExecRequest{Argv: []string{"python3", "-c", `
 import socket, sys
 host, port = sys.argv[1].split(":")
 s = socket.create_connection((host, int(port)))
-s.sendall(b"hello"); s.shutdown(socket.SHUT_WR); print(s.makefile().read())`, addr}})
-	if got := strings.TrimSpace(string(res.Stdout.Bytes())); got != "hello" {
-		t.Errorf("got %q, %s", got, res.Stderr.Bytes())
+s.sendall(b"hello"); s.shutdown(socket.SHUT_WR); print(s.makefile().read())`, addr}}, sandbox.Streams{Stdout: &out, Stderr: &out})
+	if err != nil || out.String() != "hello\n" {
+		t.Errorf("got %q, %v", out.String(), err)
 	}
 }
 

@@ -44,11 +44,11 @@ func must(t testing.TB, err error) {
 }
 
 // Run runs a command and fails the test on an error.
-func Run(t *testing.T, s *session.Session, req sandbox.ExecRequest) sandbox.ExecResult {
+func Run(t testing.TB, s *session.Session, req sandbox.ExecRequest) sandbox.ExecResult {
 	t.Helper()
 	res, err := s.Exec(t.Context(), req)
 	if err != nil {
-		t.Fatalf("Exec(%.100v): %v", req.Argv, err)
+		t.Fatalf("Exec(%.100v %s): %v", req.Argv, req.Command, err)
 	}
 	return res
 }
@@ -56,10 +56,7 @@ func Run(t *testing.T, s *session.Session, req sandbox.ExecRequest) sandbox.Exec
 // Output runs a shell command, which must succeed, and returns the output.
 func Output(t testing.TB, s *session.Session, command string) string {
 	t.Helper()
-	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command})
-	if err != nil {
-		t.Fatalf("Exec(%s): %v", command, err)
-	}
+	res := Run(t, s, sandbox.ExecRequest{Command: command})
 	if res.ExitCode != 0 || res.Status != sandbox.ExecCompleted {
 		t.Fatalf("Exec(%s): %+v, stderr %q", command, res.ExecStatus, res.Stderr.Bytes())
 	}
