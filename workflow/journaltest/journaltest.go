@@ -251,11 +251,7 @@ func take(t *testing.T, p Place) {
 	}
 	own := j.For(owner, "a note")
 	list := entries("run_1")
-	for _, e := range list[:2] {
-		if err := own.Append(t.Context(), e); err != nil {
-			t.Fatal(err)
-		}
-	}
+	mustAppend(t, own, list[:2]...)
 	if lives, err := j.Lives(t.Context(), owner); !lives || err != nil {
 		t.Errorf("Lives = %v, %v", lives, err)
 	}
@@ -401,8 +397,10 @@ func queries(t *testing.T, p Place) {
 	if err != nil || page.Total != 4 || page.Next == "" {
 		t.Errorf("%+v, %v", page, err)
 	}
-	if _, err := j.Runs(t.Context(), runstore.Query{Limit: 1, Before: "?"}); !errors.Is(err, backend.ErrInvalid) {
-		t.Errorf("an invalid position: %v", err)
+	for _, q := range []runstore.Query{{}, {Limit: 1, Before: "?"}} {
+		if _, err := j.Runs(t.Context(), q); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%+v: %v, want ErrInvalid", q, err)
+		}
 	}
 }
 

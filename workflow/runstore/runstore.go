@@ -40,7 +40,7 @@ type Run struct {
 
 // Query selects a page of runs.
 type Query struct {
-	Limit    int                // maximum number of runs
+	Limit    int                // maximum number of runs, 1 to MaxTotal
 	Before   string             // Page.Next of the previous page; empty for the first page
 	Workflow string             // id of the workflow; empty for all
 	Outcomes []workflow.Outcome // an empty outcome is for unfinished runs; nil for all
@@ -66,8 +66,12 @@ func (q Query) Filter() []any {
 	return []any{q.Workflow, q.Text, outcomes}
 }
 
-// Cursor returns the start and the id of the run before the page. The first page follows a time in the far future.
+// Cursor returns the start and the id of the run before the page. The first page follows a time in the far future. If
+// the query is invalid, the error wraps backend.ErrInvalid.
 func (q Query) Cursor() (started time.Time, id string, err error) {
+	if q.Limit < 1 || q.Limit > MaxTotal {
+		return started, "", fmt.Errorf("limit %d of runs, must be 1 to %d: %w", q.Limit, MaxTotal, backend.ErrInvalid)
+	}
 	if q.Before == "" {
 		return time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), "", nil
 	}
