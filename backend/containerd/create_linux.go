@@ -99,10 +99,16 @@ func (b *driver) outlive(ctx context.Context, err error) error {
 
 // createRecord creates the container's record, unless the session already has a record.
 func (c *creation) createRecord(ctx context.Context) error {
-	spec, err1 := typeurl.MarshalAny(c.b.ociSpec(c.p, c.rec, c.img.volumes))
-	runtime, err2 := typeurl.MarshalAny(&options.Options{BinaryName: c.p.runtime})
-	ext, err3 := c.rec.extension()
-	if err := errors.Join(err1, err2, err3); err != nil {
+	spec, err := typeurl.MarshalAny(c.b.ociSpec(c.p, c.rec, c.img.volumes))
+	if err != nil {
+		return fmt.Errorf("containerd: container: %w", err)
+	}
+	runtime, err := typeurl.MarshalAny(&options.Options{BinaryName: c.p.runtime})
+	if err != nil {
+		return fmt.Errorf("containerd: container: %w", err)
+	}
+	ext, err := c.rec.extension()
+	if err != nil {
 		return fmt.Errorf("containerd: container: %w", err)
 	}
 	unlock, err := c.b.lock(ctx, c.rec.session)

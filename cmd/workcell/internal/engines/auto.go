@@ -1,7 +1,6 @@
 package engines
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -35,7 +34,10 @@ func (e Engine) begin(ctx context.Context) <-chan opened {
 
 // why returns the reason why an engine is not usable, in one line.
 func (o opened) why(ctx context.Context) string {
-	return cmp.Or(o.engine.Absent(ctx), sanitize.Line(o.err.Error()))
+	if absent := o.engine.Absent(ctx); absent != "" {
+		return absent
+	}
+	return sanitize.Line(o.err.Error())
 }
 
 // openAuto opens Docker, or else containerd. It never falls back to the local backend, because it uses no container, so

@@ -261,7 +261,10 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		client = who
 		s.see(r, 0)
 	}
-	kind := map[bool]httpguard.Kind{true: openStreams, false: httpguard.Requests}[at.kind == live]
+	kind := httpguard.Requests
+	if at.kind == live {
+		kind = openStreams
+	}
 	no := s.limiter.Ask(client)
 	if no == nil {
 		no = s.limiter.Take(client, kind, 1)
