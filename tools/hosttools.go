@@ -1,10 +1,13 @@
 package tools
 
 import (
+	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/genkit"
@@ -31,6 +34,9 @@ func GenkitSource(g *genkit.Genkit, names ...string) (hosttools.Source, error) {
 			return nil, fmt.Errorf("tools: unknown tool %q; define the tool before GenkitSource", name)
 		}
 		def := t.Definition()
+		if def.Metadata["multipart"] == true {
+			def.OutputSchema = nil // it may describe Genkit's message around the output
+		}
 		list[i] = hosttools.Tool{
 			// Genkit does not describe the effects of a tool, so assume the worst.
 			Definition: hosttools.Definition{Name: name, Description: def.Description, Destructive: true, Network: true,
@@ -52,7 +58,14 @@ func runGenkit(ctx context.Context, t ai.Tool, c hosttools.Call) (res hosttools.
 	for _, p := range out.Content {
 		if p.IsText() {
 			res.Text += p.Text
+			continue
 		}
+		media, encoded, inline := strings.Cut(strings.TrimPrefix(p.Text, "data:"), ";base64,")
+		data, err := base64.StdEncoding.DecodeString(encoded)
+		if !p.IsMedia() || !inline || err != nil {
+			return res, toolspec.Failf(toolspec.CodeToolFailed, "%s returned a part that is neither text nor a data URL", t.Name())
+		}
+		res.Files = append(res.Files, hosttools.File{MIME: cmp.Or(p.ContentType, media), Bytes: data})
 	}
 	if out.Output != nil {
 		res.Data, err = json.Marshal(out.Output)

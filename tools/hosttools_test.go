@@ -8,6 +8,7 @@ import (
 
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/genkit"
+	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/frontmatter"
@@ -29,12 +30,15 @@ func TestGenkitSource(t *testing.T) {
 	genkit.DefineTool(g, "asks", "Asks first.", func(tc *ai.ToolContext, _ order) (string, error) {
 		return "", tc.Interrupt(&ai.InterruptOptions{})
 	})
+	genkit.DefineMultipartTool(g, "draws", "Draws an order.", func(_ *ai.ToolContext, in order) (*ai.MultipartToolResponse, error) {
+		return &ai.MultipartToolResponse{Output: "drawn", Content: []*ai.Part{ai.NewMediaPart("", in.ID)}}, nil
+	})
 	for want, g := range map[string]*genkit.Genkit{"define the tool before": g, "call genkit.Init before": nil} {
 		if _, err := tools.GenkitSource(g, "lokup"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	source, err := tools.GenkitSource(g, "lookup", "asks")
+	source, err := tools.GenkitSource(g, "lookup", "asks", "draws")
 	checktest.Must(t, err)
 	r, err := hosttools.New(&hosttools.Options{Log: slog.New(slog.DiscardHandler)}, source)
 	checktest.Must(t, err)
@@ -47,6 +51,16 @@ func TestGenkitSource(t *testing.T) {
 		t.Errorf("%s, %v", got.Data, got.Error)
 	}
 	if got := call("app_lookup", `{"id":42}`); got.Error == nil || got.Error.Code != "invalid_argument" {
+		t.Errorf("%s, %v", got.Data, got.Error)
+	}
+	list, err := source.Tools(t.Context())
+	checktest.Must(t, err)
+	drawn, err := list[2].Handle(t.Context(), hosttools.Call{Args: json.RawMessage(`{"id":"data:image/png;base64,cG5n"}`)})
+	want := hosttools.Result{Data: json.RawMessage(`"drawn"`), Files: []hosttools.File{{MIME: "image/png", Bytes: []byte("png")}}}
+	if diff := cmp.Diff(want, drawn); err != nil || diff != "" || list[2].Output != nil {
+		t.Errorf("%v, schema %v (-want +got):\n%s", err, list[2].Output, diff)
+	}
+	if got := call("app_draws", `{"id":"https://example.com/x.png"}`); got.Error == nil || !strings.Contains(got.Error.Message, "neither text nor a data URL") {
 		t.Errorf("%s, %v", got.Data, got.Error)
 	}
 	if got := call("app_asks", `{"id":"42"}`); got.Error == nil || got.Error.Code != "tool_failed" || !strings.Contains(got.Error.Message, "code cannot provide") {
