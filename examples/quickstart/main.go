@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 
@@ -18,7 +17,7 @@ import (
 )
 
 func main() {
-	ctx := context.Background()
+	ctx := interruptible()
 	engine := openEngine(ctx)
 	defer engine.Close()
 	manager := must(session.NewManager(engine, nil))

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/genkit"
@@ -12,6 +14,13 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/backend/local"
 )
+
+// interruptible returns a context that Ctrl-C and SIGTERM cancel. genkit.Init catches both, so otherwise they would not
+// stop the program.
+func interruptible() context.Context {
+	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // until the program ends
+	return ctx
+}
 
 // openEngine connects to Docker. If Docker is not available, it uses the local backend, which requires Linux.
 func openEngine(ctx context.Context) backend.SandboxBackend {
