@@ -35,15 +35,14 @@ func (a *App) load() (*config.Config, error) {
 // defaults returns the default settings of sandboxes. A resumed run keeps the original defaults. Otherwise, they come
 // from the configuration.
 func (a *App) defaults(c *config.Config) session.Defaults {
-	isolation := c.Isolation.Stricter(a.opts.Isolation)
 	if d := a.opts.Defaults; d != nil {
 		resumed := *d
-		resumed.Isolation = d.Isolation.Stricter(isolation)
+		resumed.Isolation = d.Isolation.Stricter(c.Isolation)
 		return resumed
 	}
 	return session.Defaults{
 		Limits: c.Limits, ExecTimeout: c.ExecTimeout, OCIRuntime: c.OCIRuntime, Images: c.Images, Mounts: c.Mounts,
-		Isolation: isolation,
+		Isolation: c.Isolation,
 	}
 }
 
@@ -85,13 +84,14 @@ func (a *App) checkMounts(list []backend.Mount) error {
 func (a *App) configFlags() map[string][]string {
 	o := a.opts
 	flags := map[string][]string{"allow-image": o.AllowImage, "map-image": o.MapImage, "mount": o.Mounts, "pool": o.Pool}
-	if a.opts.Backend != "" {
-		flags["backend"] = []string{a.opts.Backend}
+	for flag, value := range map[string]string{
+		"backend": o.Backend, "oci-runtime": o.OCIRuntime, "isolation": string(o.Isolation),
+	} {
+		if value != "" {
+			flags[flag] = []string{value}
+		}
 	}
-	if a.opts.OCIRuntime != "" {
-		flags["oci-runtime"] = []string{a.opts.OCIRuntime}
-	}
-	if a.opts.TraceContent {
+	if o.TraceContent {
 		flags["trace-content"] = []string{"true"}
 	}
 	return flags

@@ -45,9 +45,9 @@ type flagGroup int
 
 const (
 	EngineFlags   flagGroup = 1 << iota // container engine; for every command with sandboxes
-	ImageFlags                          // creation of sandboxes: images, mounts, isolation, and private networks
+	ImageFlags                          // creation of sandboxes: images, mounts, and isolation
 	ModelFlags                          // model instead of the models in the agents' files
-	ContentFlags                        // contents of traces
+	AgentFlags                          // runs of agents: hosts, packages, and contents of traces
 	HostToolFlags                       // the operator's host tools file
 	OutputFlags                         // format of the data on standard output
 	AgentsFlags                         // directory of the agents of workflows
@@ -77,22 +77,24 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 			"`NAME`: OCI runtime, for example runsc for gVisor (default: the engine's default)")
 		f.Var(OneOf(&a.Options.Isolation, backend.Isolations()...), "isolation",
 			"minimum isolation of sandboxes; a workflow or agent can raise it but not lower it")
+	}
+	if groups&AgentFlags != 0 || cmd.Name() == "fill" { // its command has hosts too
 		f.StringArrayVar(&a.Options.EgressAllowPrivate, "egress-allow-private", nil,
 			"allow hosts in network.allow to have private addresses in `CIDR`, for example 10.0.0.0/8 (repeatable)")
+	}
+	if groups&AgentFlags != 0 {
 		f.StringVar(&a.Options.PipIndex, "pip-index", "",
 			"`URL` of the index for pip_packages (default: the image's setting)")
 		f.StringVar(&a.Options.NpmRegistry, "npm-registry", "",
 			"`URL` of the registry for npm_packages (default: the image's setting)")
+		f.BoolVar(&a.Options.TraceContent, "trace-content", false,
+			"include prompts, answers, tool calls, and error texts in traces; they may contain secrets")
 	}
 	if groups&ModelFlags != 0 {
 		f.StringVar(&a.Options.Model, "model", "",
 			"`MODEL`: model to use instead of the agents' models: provider/name, or scripted/PATH.yaml for recorded answers")
 		f.StringVar(&a.Options.Prices, "prices", "",
 			"`FILE`: path to a file with model prices for coding agents; overrides the built-in prices")
-	}
-	if groups&ContentFlags != 0 {
-		f.BoolVar(&a.Options.TraceContent, "trace-content", false,
-			"include prompts, answers, tool calls, and error texts in traces; they may contain secrets")
 	}
 	if groups&HostToolFlags != 0 {
 		f.StringVar(&a.Options.HostTools, "host-tools", "", "`FILE`: list of MCP servers whose tools run on this host; "+

@@ -149,11 +149,15 @@ func TestPrecedence(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, whole)
 	m.env["WORKCELL_BACKEND"], m.env["OTEL_SERVICE_NAME"], m.env["WORKCELL_IMAGE_MAP"] = "docker", "other", "a=b,c=d"
-	c, err := m.load("", map[string][]string{"backend": {"local"}, "allow-image": {"python:*"}, "map-image": {"a=e"}})
+	c, err := m.load("", map[string][]string{"backend": {"local"}, "allow-image": {"python:*"}, "map-image": {"a=e"}, "isolation": {"vm"}})
 	checktest.Must(t, err)
 	set := origins(c)
+	weaker, err := m.load("", map[string][]string{"isolation": {"process"}})
+	if err != nil || c.Isolation != "vm" || weaker.Isolation != "kernel" || origins(weaker)["isolation"] != m.users() {
+		t.Errorf("isolation %s and %s, %v", c.Isolation, weaker.Isolation, err)
+	}
 	for key, want := range map[string]string{
-		"backend": "--backend", "telemetry.service_name": "$OTEL_SERVICE_NAME", "allow_images": "--allow-image",
+		"backend": "--backend", "isolation": "--isolation", "telemetry.service_name": "$OTEL_SERVICE_NAME", "allow_images": "--allow-image",
 		"map_images": m.users() + ", $WORKCELL_IMAGE_MAP, --map-image", "telemetry.protocol": m.users(),
 	} {
 		if set[key] != want {

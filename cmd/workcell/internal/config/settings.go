@@ -79,6 +79,11 @@ func (s *setting) assign(origin string, texts []string) error {
 		*to = texts[0] == "true"
 	case *[]string:
 		*to = texts
+	case *backend.Isolation:
+		if !backend.Isolation(texts[0]).AtLeast(*to) { // the flag only raises it
+			return nil
+		}
+		*to = backend.Isolation(texts[0])
 	case *pairs: // the values of all sources are combined
 		*to = append(*to, texts...)
 		if s.origin != notSet {
@@ -171,10 +176,9 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 		}},
 		&setting{key: keyServices, to: &web, read: func(r *reader) { c.readServices(r, env, web) }},
 		&setting{key: keyOCIRuntime, to: &c.OCIRuntime, flag: "oci-runtime"},
-		&setting{key: keyIsolation, to: (*string)(&c.Isolation),
-			check: func() (string, string) { // --isolation can be stricter
-				return problemOf(frontmatter.Sandbox{Isolation: c.Isolation})
-			}},
+		&setting{key: keyIsolation, to: &c.Isolation, flag: "isolation", check: func() (string, string) {
+			return problemOf(frontmatter.Sandbox{Isolation: c.Isolation})
+		}},
 	)
 	list = append(list, c.limitSettings()...)
 	k := &c.Kubernetes

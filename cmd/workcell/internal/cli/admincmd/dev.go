@@ -15,7 +15,7 @@ import (
 )
 
 func newDevCmd(a *command) *cobra.Command {
-	const groups = cli.EngineFlags | cli.ImageFlags | cli.ModelFlags | cli.ContentFlags | cli.HostToolFlags |
+	const groups = cli.EngineFlags | cli.ImageFlags | cli.ModelFlags | cli.AgentFlags | cli.HostToolFlags |
 		cli.AgentsFlags | cli.PoolFlags
 	return a.Verb(groups, &cobra.Command{
 		Use:     "dev PATH…",

@@ -55,7 +55,7 @@ type mcpOptions struct {
 
 func newMCPCmd(a *command) *cobra.Command {
 	o := &mcpOptions{transport: transportStdio, network: backend.NetworkNone, onExit: onExitClose}
-	const groups = cli.EngineFlags | cli.ImageFlags | cli.ModelFlags | cli.ContentFlags | cli.HostToolFlags |
+	const groups = cli.EngineFlags | cli.ImageFlags | cli.ModelFlags | cli.AgentFlags | cli.HostToolFlags |
 		cli.AuditFlags | cli.PoolFlags
 	cmd := a.Verb(groups, &cobra.Command{
 		Use:   "mcp [flags]",

@@ -25,7 +25,7 @@ func (a *command) runVerb(cmd *cobra.Command) *cobra.Command {
 		pairs  []string
 		detach bool
 	)
-	a.Verb(cli.AgentsFlags|cli.EngineFlags|cli.ImageFlags|cli.ModelFlags|cli.ContentFlags|cli.HostToolFlags|
+	a.Verb(cli.AgentsFlags|cli.EngineFlags|cli.ImageFlags|cli.ModelFlags|cli.AgentFlags|cli.HostToolFlags|
 		cli.OutputFlags|cli.AuditFlags, cmd)
 	f := cmd.Flags()
 	f.StringArrayVar(&pairs, "input", nil,

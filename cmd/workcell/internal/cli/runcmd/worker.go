@@ -17,7 +17,7 @@ const maxWorkerRuns = 1000
 
 func newWorkerCmd(a *command) *cobra.Command {
 	o := worker.Options{MaxRuns: 4}
-	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags|cli.ContentFlags|cli.HostToolFlags|cli.AuditFlags, &cobra.Command{
+	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags|cli.AgentFlags|cli.HostToolFlags|cli.AuditFlags, &cobra.Command{
 		Use:   "worker",
 		Short: "Run queued workflows",
 		Long: `Run workflows from the queue in the PostgreSQL database (--state), and resume the runs of killed workers. To
