@@ -41,7 +41,11 @@ func (a *command) input(wf *workflow.Workflow, file string, args []string) (map[
 		return nil, err
 	}
 	if doc != nil {
-		for _, name := range slices.Sorted(maps.Keys(pairs)) {
+		names := slices.Sorted(maps.Keys(pairs))
+		if schema["additionalProperties"] == false { // even if the template's names are the schema
+			names = append(names, slices.Sorted(maps.Keys(input))...)
+		}
+		for _, name := range names {
 			if err := app.KnownInput(name, fields); err != nil {
 				known := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
 				hint := fmt.Sprintf("the inputs are %s; for text that starts with %q, use FIELD=%[2]s…", known, name+"=")
