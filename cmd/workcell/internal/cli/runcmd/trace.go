@@ -32,7 +32,7 @@ func newRunsTraceCmd(a *command) *cobra.Command {
 		Short: "Show the trace of a run",
 		Long: `Show the trace of a workflow or agent run: its agents, model calls, tool calls, and sandbox commands, with
 their start times and durations. Without RUN, the command shows the latest trace. Traces are kept with the run, even
-if they are not exported.
+if they are not exported. For runs of a worker (--detach), they are only exported.
 
 With -o json, you can send the spans to an OpenTelemetry collector:
 
@@ -62,7 +62,7 @@ func (a *command) drawTrace(ctx context.Context, j runstore.Store, id, out strin
 	file, err := os.Open(dir.Of(r.ID, runtrace.FileName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return app.Fail(app.ExitNotFound, fmt.Errorf("trace of run %s not found", r.ID),
-			"no trace is kept with OTEL_SDK_DISABLED=true, or if TRACEPARENT excludes the run from sampling")
+			"no trace is kept by a worker, with OTEL_SDK_DISABLED=true, or if TRACEPARENT excludes the run from sampling")
 	}
 	if err != nil {
 		return err
