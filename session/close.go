@@ -22,7 +22,7 @@ import (
 // closeTogether is the maximum number of concurrent removals. Engines serialize much of this work anyway.
 const closeTogether = 16
 
-// pruneEvery is the number of closed scopes after which a manager without a reaper deletes old records.
+// pruneEvery is the number of closed runs after which a manager without a reaper deletes old records.
 const pruneEvery = 100
 
 // CloseSession closes the session of key. If the key is not open, it does nothing. If the sandbox is being created,
@@ -70,10 +70,12 @@ func (m *Manager) closeFor(ctx context.Context, s *Session, keepWorkspace bool) 
 // CloseScope again does nothing.
 func (m *Manager) CloseScope(ctx context.Context, scope record.Scope) error {
 	m.mu.Lock()
+	before := len(m.sealed)
 	if seals(scope) {
 		m.sealed[scope] = m.now()
 	}
-	prune := m.opts.ReapEvery < 0 && len(m.sealed)%pruneEvery == pruneEvery-1 // otherwise the reaper prunes
+	added := len(m.sealed) > before
+	prune := m.opts.ReapEvery < 0 && added && len(m.sealed)%pruneEvery == 0 // otherwise the reaper prunes
 	var flights []*flight
 	for key, e := range m.entries {
 		if key.Scope() == scope && e.flight != nil {

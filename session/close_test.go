@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -246,11 +247,15 @@ func TestPruneWithoutReaper(t *testing.T) {
 	opts := shared() // without a reaper
 	m := newManager(t, newEngine(t), opts)
 	must(t, opts.Store.Insert(t.Context(), record.Record{ID: "old", Key: runKey, State: record.Closed}))
+	var scopes []record.Scope
 	for range 100 {
-		must(t, m.CloseScope(t.Context(), session.WorkflowKey(session.NewRunID(), "x").Scope()))
+		scopes = append(scopes, session.WorkflowKey(session.NewRunID(), "x").Scope())
 	}
-	if recs, err := opts.Store.List(t.Context()); err != nil || len(recs) != 0 {
-		t.Errorf("%+v, %v", recs, err)
+	for i, scope := range slices.Insert(scopes, 99, scopes[98], session.UserKey("x").Scope()) { // no more runs
+		must(t, m.CloseScope(t.Context(), scope))
+		if recs, err := opts.Store.List(t.Context()); err != nil || (len(recs) > 0) != (i < 101) {
+			t.Errorf("after %d scopes: %+v, %v", i+1, recs, err)
+		}
 	}
 }
 
