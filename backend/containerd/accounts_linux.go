@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/containerd/containerd/v2/core/mount"
 
@@ -35,10 +37,13 @@ func (b *driver) accountsOf(ctx context.Context, r *record, mounts []mount.Mount
 	return found.With(user), nil
 }
 
-// writeAccounts writes the account files for the sandbox's mounts.
+// writeAccounts writes the account files for the sandbox's mounts. passwd is the last one, because accountsOf looks for
+// it.
 func writeAccounts(r *record, accounts kit.Accounts) (err error) {
-	for name, text := range accounts {
-		err = errors.Join(err, r.state().writeShared(r.id, name, text))
+	for _, name := range slices.Sorted(maps.Keys(accounts)) {
+		if err == nil {
+			err = r.state().writeShared(r.id, name, accounts[name])
+		}
 	}
 	return stateError("make files", err)
 }

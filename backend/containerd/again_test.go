@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
 // TestLaterSandbox verifies that calls for a removed sandbox do not affect a later sandbox of the same session.
@@ -112,7 +113,8 @@ func TestLateCgroup(t *testing.T) {
 	}
 }
 
-// TestUmask verifies that the user of a sandbox can read its files of /etc, regardless of the umask.
+// TestUmask verifies that the user of a sandbox can read its files of /etc, regardless of the umask. passwd is written
+// last, because it marks the other files as complete.
 func TestUmask(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o077))
 	dir, err := containerd.MakeFiles(t.TempDir())
@@ -126,6 +128,11 @@ func TestUmask(t *testing.T) {
 	}
 	if len(files) != 5 {
 		t.Errorf("%v, want 5 files", files)
+	}
+	root := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(root, "sandboxes/x/group/f"), 0o700)) // nothing can replace it
+	if dir, err = containerd.MakeFiles(root); err == nil || host.Exists(filepath.Join(dir, "passwd")) {
+		t.Errorf("without a group: %v", err)
 	}
 }
 

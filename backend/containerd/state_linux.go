@@ -102,10 +102,17 @@ func makeFiles(r *record) error {
 	return stateError("make files", err)
 }
 
-// writeShared writes a file that the sandbox's user can read, regardless of the umask.
+// writeShared writes a file that the sandbox's user can read, regardless of the umask. The file is never incomplete.
 func (s stateDir) writeShared(id, name string, text []byte) error {
 	file := s.file(id, name)
-	return errors.Join(os.WriteFile(file, text, 0o600), os.Chmod(file, 0o644)) //nolint:gosec // the sandbox reads it
+	err := os.WriteFile(file+".new", text, 0o600)
+	if err == nil {
+		err = os.Chmod(file+".new", 0o644) //nolint:gosec // the sandbox reads it
+	}
+	if err == nil {
+		err = os.Rename(file+".new", file)
+	}
+	return err
 }
 
 // workspaceTag records the owner of a workspace.
