@@ -26,6 +26,7 @@ const (
 	maxEntries = 1 << 19                          // maximum number of files and directories in a cache
 	maxPath    = 4096                             // maximum length of a path in bytes, as in the kernel
 	maxLinks   = 64 << 20                         // maximum total length of the paths and targets of symbolic links
+	maxHops    = 40                               // maximum length of a chain of symbolic links, as in Linux
 )
 
 // FillOptions are options for Fill.
@@ -155,18 +156,21 @@ func readable(root *os.Root) error {
 }
 
 // extract writes only the files and directories of an untrusted archive below root. A symbolic link to an extracted
-// file becomes a hard link. most is the maximum number of bytes, and files is the maximum number of entries.
+// file, also through other links, becomes a hard link. most is the maximum number of bytes, and files is the maximum number of entries.
 func extract(root *os.Root, r io.Reader, most, files int64) error {
 	var entries, bytes, linked int64
-	var links [][2]string // paths and targets of symbolic links; a target may be a later entry
+	links := map[string]string{} // targets of symbolic links by path; a target may be a later entry
 	in := tar.NewReader(r)
 	for {
 		h, err := in.Next()
 		if errors.Is(err, io.EOF) {
 			_, err = io.Copy(io.Discard, io.LimitReader(r, 1<<20)) // the padding, which tar must be able to write
-			for _, l := range links {
-				if st, missing := root.Lstat(l[1]); err == nil && missing == nil && st.Mode().IsRegular() {
-					err = root.Link(l[1], l[0])
+			for name, target := range links {
+				for hops := 0; links[target] != "" && hops < maxHops; hops++ {
+					target = links[target]
+				}
+				if st, missing := root.Lstat(target); err == nil && missing == nil && st.Mode().IsRegular() {
+					err = root.Link(target, name)
 				}
 			}
 			return err
@@ -202,7 +206,9 @@ func extract(root *os.Root, r io.Reader, most, files int64) error {
 			if linked += int64(len(name) + len(h.Linkname)); linked > maxLinks {
 				return fmt.Errorf("more than %d MiB of symbolic links: %w", maxLinks>>20, backend.ErrTooLarge)
 			}
-			links = append(links, [2]string{name, filepath.Join(filepath.Dir(name), filepath.FromSlash(h.Linkname))})
+			if !strings.HasPrefix(h.Linkname, "/") {
+				links[name] = filepath.Join(filepath.Dir(name), filepath.FromSlash(h.Linkname))
+			}
 		}
 		if err != nil {
 			return err
