@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
 
@@ -121,6 +122,9 @@ func parsePairs(pairs []string) (map[string]string, error) {
 					"@ reads a file; use @@ for a value that starts with @")
 			}
 			value = string(raw)
+		}
+		if !utf8.ValidString(value) {
+			return nil, app.UsageError(fmt.Errorf("input %s is not valid UTF-8", name), "encode it, for example with base64")
 		}
 		out[name] = value
 	}
