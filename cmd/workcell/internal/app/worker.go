@@ -54,6 +54,7 @@ func (w *runWorker) prune(ctx context.Context) {
 	due := time.Since(w.pruned) > pruneEvery
 	if due {
 		w.pruned = time.Now()
+		clear(w.said) // it also contains runs that other workers have finished
 	}
 	w.mu.Unlock()
 	if !due {
@@ -92,9 +93,6 @@ func (w *runWorker) resume(ctx context.Context, r runstore.Run) error {
 	defer cancel()
 	if now, err := w.q.Journal().Run(look, r.ID); err == nil && !now.Finished.IsZero() {
 		w.Notice("run %s %s", r.ID, now.Outcome)
-		w.mu.Lock()
-		delete(w.said, r.ID)
-		w.mu.Unlock()
 	}
 	return err
 }
