@@ -155,7 +155,8 @@ func (h *Host) bringHome(home homecoming) error {
 	switch n := len(home.Outputs); {
 	case n == 0:
 	case h.opts.Out != "":
-		err = h.PutOutputs(home.Outputs, h.opts.Out, home.before, h.opts.Force)
+		err = h.PutOutputs(home.Outputs, h.opts.Out, home.before, h.opts.Force,
+			fmt.Sprintf("to overwrite files that differ, run: workcell runs get %s . %s --force", home.run, h.opts.Out))
 	default:
 		h.p.Line("%s collected; to list them, run: workcell runs files %s", Counted(n, "output"), home.run)
 	}
@@ -189,8 +190,8 @@ func Counted(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// PutOutputs writes outputs into a directory.
-func (a *App) PutOutputs(made patch.Tree, dir string, before patch.Stamps, force bool) error {
+// PutOutputs writes outputs into a directory. todo is the hint for files that it did not overwrite.
+func (a *App) PutOutputs(made patch.Tree, dir string, before patch.Stamps, force bool, todo string) error {
 	res, err := made.Write(dir, before, force)
 	if len(res.Applied) > 0 {
 		a.Notice("%s written to %s", Counted(len(res.Applied), "file"), dir)
@@ -198,8 +199,7 @@ func (a *App) PutOutputs(made patch.Tree, dir string, before patch.Stamps, force
 	if err != nil {
 		return err
 	}
-	return a.conflicts(res, dir,
-		"use --force to overwrite files that differ; paths outside the directory are never written")
+	return a.conflicts(res, dir, todo)
 }
 
 // Apply applies the patch of a run to a directory. If mark is set, it writes conflict markers.

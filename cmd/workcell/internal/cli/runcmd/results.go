@@ -96,7 +96,7 @@ Use - instead of DIR to write one file to standard output. On a terminal, contro
 				if dir, err = app.WithoutLinks(dir); err != nil {
 					return app.UsageError(err, "")
 				}
-				return a.PutOutputs(rooted(tree, at), dir, nil, force)
+				return a.PutOutputs(rooted(tree, at), dir, nil, force, "use --force to overwrite files that differ")
 			}
 			file, ok := tree[at]
 			if !ok {
