@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -98,28 +99,22 @@ type textSearch struct {
 
 // findText searches file for old, which must not be empty. file has at most maxEdit bytes.
 func findText(file []byte, old string) *textSearch {
-	s := &textSearch{file: file, plain: file, old: plainEnds(old)}
-	if n := bytes.Count(file, []byte("\r\n")); n > 0 {
-		s.plain, s.cuts = make([]byte, 0, len(file)-n), make([]int32, 0, n)
-		for rest := file; len(rest) > 0; {
-			line, after, more := bytes.Cut(rest, []byte("\r\n"))
-			s.plain = append(s.plain, line...)
-			if more {
-				s.cuts = append(s.cuts, int32(len(s.plain)))
-				s.plain = append(s.plain, '\n')
-			}
-			rest = after
-		}
+	s := &textSearch{file: file, plain: bytes.ReplaceAll(file, []byte("\r\n"), []byte("\n")), old: plainEnds(old)}
+	s.cuts = make([]int32, 0, len(file)-len(s.plain))
+	for at := range offsets(file, "\r\n") {
+		s.cuts = append(s.cuts, int32(at-len(s.cuts)))
 	}
 	return s
 }
 
-// found yields the offsets in plain of the occurrences, without overlaps. A file can have millions of them.
-func (s *textSearch) found(yield func(at int) bool) {
-	for at := 0; ; at += len(s.old) {
-		next := bytes.Index(s.plain[at:], []byte(s.old))
-		if at += next; next < 0 || !yield(at) {
-			return
+// offsets yields the offsets of text in file, without overlaps. A file can contain the text millions of times.
+func offsets(file []byte, text string) iter.Seq[int] {
+	return func(yield func(at int) bool) {
+		for at := 0; ; at += len(text) {
+			next := bytes.Index(file[at:], []byte(text))
+			if at += next; next < 0 || !yield(at) {
+				return
+			}
 		}
 	}
 }
@@ -134,7 +129,7 @@ func (s *textSearch) Count() int { return bytes.Count(s.plain, []byte(s.old)) }
 func (s *textSearch) Lines(most int) []int64 {
 	var lines []int64
 	line, from := int64(1), 0
-	for at := range s.found {
+	for at := range offsets(s.plain, s.old) {
 		line += int64(bytes.Count(s.plain[from:at], []byte("\n")))
 		lines, from = append(lines, line), at
 		if len(lines) == most {
@@ -169,7 +164,7 @@ func (s *textSearch) Near() int {
 func (s *textSearch) Replace(with string, limit int) ([]byte, error) {
 	var out bytes.Buffer
 	fileEnds, from := withEnds(with, s.file), 0
-	for at := range s.found {
+	for at := range offsets(s.plain, s.old) {
 		first, end := s.offset(at), s.offset(at+len(s.old))
 		text := fileEnds
 		if bytes.ContainsRune(s.file[first:end], '\n') {
