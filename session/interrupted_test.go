@@ -53,8 +53,7 @@ func TestInterrupted(t *testing.T) {
 					clock.add(time.Hour)
 					m.Reap(t.Context())
 				}
-				secondary, err := m.Connect(t.Context(), s.ID())
-				must(t, err)
+				secondary := mustConnect(t, m, s.ID())
 				wantOutput(t, secondary, "touch stop; echo alive", "alive\n")
 				must(t, secondary.Close(t.Context()))
 			}
@@ -136,9 +135,8 @@ func TestConnectedIsKept(t *testing.T) {
 			if !test.own {
 				first.Die()
 			}
-			secondary, err := other.Connect(t.Context(), s.ID())
-			must(t, err)
-			err = test.end(t, m, recordOf(t, opts.Store, s.ID()), c)
+			secondary := mustConnect(t, other, s.ID())
+			err := test.end(t, m, recordOf(t, opts.Store, s.ID()), c)
 			if e.count() != 1 || err != nil && !errors.Is(err, backend.ErrExists) {
 				t.Fatalf("it was removed: %v", err)
 			}

@@ -262,8 +262,7 @@ func TestOtherProcess(t *testing.T) {
 	if err := stranger.Remove(t.Context(), s.ID(), true); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("another instance removes: %v", err)
 	}
-	v, err := other.Connect(t.Context(), s.ID())
-	must(t, err)
+	v := mustConnect(t, other, s.ID())
 	wantOutput(t, v, "cat file; echo $FROM_IMAGE", "owner\nyes\n")
 	wantOutput(t, s, "echo still", "still\n")
 	if _, err := other.Lookup(t.Context(), s.Key().Scope(), s.ID()); !errors.Is(err, backend.ErrNotFound) {
@@ -311,12 +310,10 @@ func TestSecondaryUseCounts(t *testing.T) {
 	clock, theirs := newClock(owner), newClock(other)
 	s := mustOpen(t, owner, session.WorkflowKey("run_1", "default"))
 	pass := func(d time.Duration) { clock.add(d); theirs.add(d); other.Reap(t.Context()); owner.Reap(t.Context()) }
-	_, err := other.Connect(t.Context(), s.ID())
-	must(t, err)
+	mustConnect(t, other, s.ID())
 	pass(time.Minute)
 	pass(8 * time.Minute)
-	v, err := other.Connect(t.Context(), s.ID())
-	must(t, err)
+	v := mustConnect(t, other, s.ID())
 	must(t, v.Close(t.Context()))
 	pass(30 * time.Second)
 	pass(5 * time.Minute)

@@ -43,8 +43,7 @@ func TestLostIsNotOurs(t *testing.T) {
 			must(t, m.Detach(t.Context()))
 		}, false},
 		"visited": {func(t *testing.T, m *session.Manager, id string) {
-			_, err := m.Connect(t.Context(), id)
-			must(t, err)
+			mustConnect(t, m, id)
 		}, false},
 		"removed, its workspace kept": {func(t *testing.T, m *session.Manager, id string) { must(t, m.Remove(t.Context(), id, false)) }, false},
 		"nobody knows":                {func(*testing.T, *session.Manager, string) {}, true},

@@ -31,6 +31,14 @@ func mustOpen(t testing.TB, m *session.Manager, key session.Key) *session.Sessio
 	return openAs(t, m, key, testImage())
 }
 
+// mustConnect connects to a sandbox and fails the test on an error.
+func mustConnect(t testing.TB, m *session.Manager, id string) *session.Session {
+	t.Helper()
+	s, err := m.Connect(t.Context(), id)
+	must(t, err)
+	return s
+}
+
 // refuses verifies that a key cannot be opened, and the error.
 func refuses(t testing.TB, m *session.Manager, key session.Key, req session.Request, want error) {
 	t.Helper()
@@ -515,8 +523,7 @@ func TestWaitIsLogged(t *testing.T) {
 		t.Errorf("Open: %v, want ErrImage", err)
 	}
 	must(t, <-two)
-	v, err := newManager(t, e, &patient).Connect(t.Context(), mustList(t, second)[0].ID)
-	must(t, err)
+	v := mustConnect(t, newManager(t, e, &patient), mustList(t, second)[0].ID)
 	must(t, v.Close(t.Context()))
 	if n := strings.Count(log.String(), words); n != 1 || strings.Contains(log.String(), "ending a sandbox") {
 		t.Errorf("logged %d times: %s", n, log.String())

@@ -19,16 +19,9 @@ const reapTogether = 8
 
 // reapLoop searches for idle sessions until the manager is closed.
 func (m *Manager) reapLoop() {
-	ticker := time.NewTicker(m.opts.ReapEvery)
-	defer ticker.Stop()
 	m.sweep(m.ctx)
-	for {
-		select {
-		case <-ticker.C:
-			m.reap(m.ctx)
-		case <-m.ctx.Done():
-			return
-		}
+	for bound.Pause(m.ctx, m.opts.ReapEvery) {
+		m.reap(m.ctx)
 	}
 }
 

@@ -182,8 +182,7 @@ func TestBusySandboxIsNotStopped(t *testing.T) {
 	third := newManager(t, e, opts) // starts after the command has ended
 	late := newClock(third)
 	late.add(4000 * time.Hour)
-	v, err := third.Connect(t.Context(), s.ID())
-	must(t, err)
+	v := mustConnect(t, third, s.ID())
 	output(t, v, "touch stop")
 	must(t, v.Close(t.Context()))
 	eventually(t, "the idle sandbox is stopped", func() bool {
@@ -213,8 +212,7 @@ func TestStoppedWhileConnecting(t *testing.T) {
 		})
 		return err
 	})
-	v, err := newManager(t, e, opts).Connect(t.Context(), s.ID())
-	must(t, err)
+	v := mustConnect(t, newManager(t, e, opts), s.ID())
 	wantOutput(t, v, "cat file", "kept\n")
 	must(t, v.Close(t.Context()))
 	if rec = recordOf(t, opts.Store, s.ID()); rec.KeepWorkspace || rec.Reason != "" {

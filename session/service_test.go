@@ -20,8 +20,7 @@ func TestService(t *testing.T) {
 	e, opts := newEngine(t), shared()
 	s := mustOpen(t, newManager(t, e, opts), session.WorkflowKey("run_1", "default"))
 	sessiontest.Service(t, s, func() *session.Session {
-		v, err := newManager(t, e, opts).Connect(t.Context(), s.ID())
-		must(t, err)
+		v := mustConnect(t, newManager(t, e, opts), s.ID())
 		return v
 	})
 }
