@@ -62,12 +62,10 @@ func (s *Server) getFiles(ctx context.Context, c call, in getFilesInput) (getFil
 		}
 	}
 	if g.archive != nil {
-		if err := g.archive.Close(); err != nil {
-			return getFilesOutput{}, err
-		}
+		err = g.archive.Close()
 		g.out.ZipB64 = base64.StdEncoding.EncodeToString(g.buf.Bytes())
 	}
-	return g.out, nil
+	return g.out, err
 }
 
 // patch returns the changes at paths, or all changes if paths is empty. If the sandbox started empty, the changes

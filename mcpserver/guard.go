@@ -152,8 +152,6 @@ func (s *Server) checkCommands(args toolspec.Args) *toolspec.Error {
 
 // allows reports whether the allow list contains the command. It returns true if there is no allow list.
 func (r *CommandRules) allows(cmd []word) bool {
-	if len(r.Allow) == 0 || harmless(cmd[0].text) {
-		return true
-	}
-	return slices.ContainsFunc(r.Allow, func(rule CommandRule) bool { return rule.matches(cmd) })
+	return len(r.Allow) == 0 || harmless(cmd[0].text) ||
+		slices.ContainsFunc(r.Allow, func(rule CommandRule) bool { return rule.matches(cmd) })
 }

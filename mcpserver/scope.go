@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/httpguard"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
@@ -206,15 +207,8 @@ func ownerOf(info *auth.TokenInfo) string {
 
 // sweepLoop ends idle HTTP sessions and idle execute_task sessions. The manager closes idle sandboxes.
 func (s *Server) sweepLoop() {
-	ticker := time.NewTicker(min(sweepEvery, s.opts.IdleTimeout))
-	defer ticker.Stop()
-	for {
-		select {
-		case <-s.ctx.Done():
-			return
-		case now := <-ticker.C:
-			s.sweep(now)
-		}
+	for bound.Pause(s.ctx, min(sweepEvery, s.opts.IdleTimeout)) {
+		s.sweep(time.Now())
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/bound"
 )
 
 // rmdirPatience is the maximum time in which the kernel releases a cgroup whose processes have exited.
@@ -276,10 +277,7 @@ func (g group) remove(ctx context.Context) error {
 			if !errors.Is(err, unix.EBUSY) || ctx.Err() != nil {
 				return fmt.Errorf("local: removing a control group: %w", err)
 			}
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
+			bound.Pause(ctx, pause)
 		}
 	}
 	return nil

@@ -116,7 +116,7 @@ func layers() []layer {
 		{dir: "internal/postgres", may: []string{"backend", "internal/bound"}, only: []string{"github.com/jackc/pgx/v5"}},
 		{dir: "internal/postgres/pgtest", may: []string{"internal/checktest"}, only: []string{"github.com/jackc/pgx/v5"}},
 		{dir: "session/record/postgres", may: above("backend", "sandbox", "session/record", "internal/postgres"), only: []string{"github.com/jackc/pgx/v5", "golang.org/x/sync"}},
-		{dir: "workflow/runstore", may: []string{"backend", "internal/sanitize", "workflow"}, genkit: true, only: []string{}},
+		{dir: "workflow/runstore", may: []string{"backend", "internal/bound", "internal/sanitize", "workflow"}, genkit: true, only: []string{}},
 		{dir: "workflow/pgjournal", may: above("backend", "workflow", "workflow/runstore", "internal/postgres"), genkit: true, only: []string{"github.com/jackc/pgx/v5"}},
 		{dir: "workflow/worker", may: above("backend", "workflow", "workflow/pgjournal", "workflow/runstore", "session/record/postgres", "internal/postgres"), genkit: true, only: []string{"github.com/jackc/pgx/v5"}},
 		{dir: "session/record", may: above("backend")},

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -190,24 +191,17 @@ func News(ctx context.Context, every time.Duration,
 		default: // a poll is already pending
 		}
 	}
-	pause := func(d time.Duration) {
-		select {
-		case <-ctx.Done():
-		case <-time.After(d):
-		}
-	}
 	for _, watch := range watches {
 		go func() {
 			for ctx.Err() == nil {
 				_ = watch(ctx, look)
-				pause(time.Second)
+				bound.Pause(ctx, time.Second)
 				look() // also while the watch cannot listen
 			}
 		}()
 	}
 	go func() {
-		for ctx.Err() == nil {
-			pause(every/2 + rand.N(every))
+		for bound.Pause(ctx, every/2+rand.N(every)) {
 			look()
 		}
 	}()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -93,10 +94,7 @@ func (e *events) poll(every time.Duration, mark func(context.Context) any) {
 		if err != nil {
 			return
 		}
-		select {
-		case <-e.ctx.Done():
-		case <-time.After(every):
-		}
+		bound.Pause(e.ctx, every)
 	}
 }
 
