@@ -296,6 +296,7 @@ func (r *run) stream(ctx context.Context) (sandbox.ExecResult, Outcome, error) {
 	defer cancel()
 	var command *sandbox.Command
 	started, over, why := make(chan struct{}), make(chan struct{}), make(chan Outcome, 1)
+	req.Started = func(c *sandbox.Command) { command = c; close(started) }
 	go func() {
 		cause := r.watch(ctx, over)
 		if cause != "" {
@@ -307,10 +308,7 @@ func (r *run) stream(ctx context.Context) (sandbox.ExecResult, Outcome, error) {
 		}
 		why <- cause
 	}()
-	res, err := r.s.Stream(streaming, req, sandbox.Streams{
-		Stdin: stdin, Stdout: stdout, Stderr: &r.stderr,
-		Started: func(c *sandbox.Command) { command = c; close(started) },
-	})
+	res, err := r.s.Stream(streaming, req, sandbox.Streams{Stdin: stdin, Stdout: stdout, Stderr: &r.stderr})
 	close(over)
 	cause := <-why
 	err = errors.Join(err, lines.end())

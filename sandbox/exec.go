@@ -76,6 +76,9 @@ type ExecRequest struct {
 	Services []ServiceGrant
 	// Tools is the SHA-256 of the definitions of the command's host tools, for audit records. See Settings.Tools.
 	Tools string
+	// Started, unless nil, is called with the command just before it starts. If the command has not started yet, the
+	// handle's methods return an error wrapping backend.ErrNotFound.
+	Started func(*Command)
 }
 
 // Output is the returned output of one stream: Head, a gap of Omitted bytes, and Tail.
@@ -107,10 +110,6 @@ type ExecResult struct {
 type Streams struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Started, unless nil, is called with the command just before it starts. Command.Signal kills the command, and Stream
-	// then still returns the result. If the command has not started yet, Signal returns an error wrapping
-	// backend.ErrNotFound.
-	Started func(*Command)
 }
 
 // Exec runs a command, records its output, and waits until it ends. If req.Yield is positive, Exec returns after this
@@ -158,6 +157,9 @@ func (s *Sandbox) runRecorded(ctx context.Context, span trace.Span, run wire.Run
 		return ExecResult{}, err
 	}
 	defer func() { err = ended(res.ExecStatus, err) }()
+	if req.Started != nil {
+		req.Started(s.Command(run.ExecID))
+	}
 	began := time.Now()
 	answer, err := call()
 	if err != nil {
@@ -205,7 +207,7 @@ func (s *Sandbox) onRecord(ctx context.Context, run wire.RunRequest, tools strin
 }
 
 // Stream runs a command and copies its output to streams as it is written. No output is dropped, so a slow writer
-// blocks the command. Stream waits until the command ends. If ctx ends first, Stream kills the command's whole process
+// blocks the command. Stream waits until the command ends, for example after Command.Signal. If ctx ends first, Stream kills the command's whole process
 // tree. If Stdin or a writer fails, Stream also kills the tree and returns the error. Stream may return while a Read of
 // Stdin is still running. HeadBytes, TailBytes, Stdin, StdinOpen, Yield, and Background must be zero.
 func (s *Sandbox) Stream(ctx context.Context, req ExecRequest, streams Streams) (res ExecResult, err error) {
@@ -221,9 +223,6 @@ func (s *Sandbox) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 	}
 	run.Spill, run.HeadBytes, run.TailBytes = false, 0, 0
 	return s.runRecorded(ctx, span, run, timeout, req, func() (wire.RunResult, error) {
-		if streams.Started != nil {
-			streams.Started(s.Command(run.ExecID))
-		}
 		answer, err := askRun(ctx, s, run.ExecID, false, timeout+streamMargin,
 			func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
 				return withInput(ctx, streams.Stdin, func(ctx context.Context, in io.Reader) (wire.RunResult, error) {

@@ -25,9 +25,8 @@ func TestStreamStarted(t *testing.T) {
 		_, err := command.Signal(t.Context(), "")
 		killed <- err
 	}()
-	res, err := s.Stream(t.Context(), sandbox.ExecRequest{Command: "echo begun; sleep 1000"}, sandbox.Streams{
-		Stdout: &output, Started: func(c *sandbox.Command) { command = c },
-	})
+	req := sandbox.ExecRequest{Command: "echo begun; sleep 1000", Started: func(c *sandbox.Command) { command = c }}
+	res, err := s.Stream(t.Context(), req, sandbox.Streams{Stdout: &output})
 	if err != nil || res.Status != sandbox.ExecKilled || res.ExecID != command.ID() {
 		t.Errorf("%+v, %v", res, err)
 	}

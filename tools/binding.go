@@ -53,7 +53,7 @@ type binding struct {
 	opened   map[session.Key]*session.Session // sandboxes opened by this binding, possibly by calls of several runs
 	released map[string]bool                  // ids released by sandbox_close
 	started  map[string][]startedExec         // by sandbox id; execs with possibly running processes
-	programs map[string]bool                  // ids of interpreter programs returned while still running
+	programs map[string]func()                // by id: ends of interpreter programs returned while still running
 	used     bool                             // earlier turns of the conversation used the private sandbox
 	expired  bool                             // the private sandbox is gone, and the model must be notified
 }
@@ -64,7 +64,7 @@ func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
 		check:      func(context.Context, toolspec.Args) *toolspec.Error { return nil },
 		maxSeconds: maxSeconds, readBytes: defaultReadBytes, streamChars: cmp.Or(cfg.MaxStdoutBytes, maxStreamChars),
 		opened: map[session.Key]*session.Session{}, released: map[string]bool{}, started: map[string][]startedExec{},
-		programs: map[string]bool{},
+		programs: map[string]func(){},
 	}
 	if cfg.Session == frontmatter.SessionIsolated {
 		b.isolated = rules.IsolatedName(record.NewID())

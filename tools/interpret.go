@@ -32,7 +32,14 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	if err != nil {
 		return out, err
 	}
+	ended := func() {}
+	if host != nil {
+		req.Exec.Started = func(c *sandbox.Command) { ended = host.access.Program(c.ID()) }
+	}
 	res, err := interpreter.Run(ctx, s.Sandbox, req)
+	if res.Done() {
+		ended()
+	}
 	if !res.Started {
 		b.recordHostCalls(ctx, host, sandbox.ExecResult{}) // the running interpreter already has access
 	}
@@ -44,7 +51,7 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	switch {
 	case !res.Done():
 		b.mu.Lock()
-		b.programs[res.ExecID] = true
+		b.programs[res.ExecID] = ended
 		b.mu.Unlock()
 	case res.Lost:
 		out.Stderr = withNotice(out.Stderr, lostNotice)
@@ -73,12 +80,13 @@ func programGiven(in execInput) *toolspec.Error {
 // commands.
 func (b *binding) programEnded(ctx context.Context, s *session.Session, out *execOutput) error {
 	b.mu.Lock()
-	program := b.programs[out.ExecID]
+	ended := b.programs[out.ExecID]
 	delete(b.programs, out.ExecID)
 	b.mu.Unlock()
-	if !program {
+	if ended == nil {
 		return nil
 	}
+	ended()
 	value, err := interpreter.Take(ctx, s.Sandbox, out.ExecID)
 	b.showValue(ctx, out, value)
 	return err

@@ -95,10 +95,10 @@ func (p *pass) approved(ctx context.Context) *Error {
 	}
 	tool := p.entry.tool
 	if p.set.isApproved(p) {
-		p.decision = Approved
+		p.decision = approved
 		return nil
 	}
-	p.decision = Rejected
+	p.decision = rejected
 	rejected := func(format string, args ...any) *Error {
 		fail := toolspec.Failf(toolspec.CodePermission, format, args...).
 			WithRemediation("Continue without this call, or describe its purpose in the answer.")
@@ -113,7 +113,7 @@ func (p *pass) approved(ctx context.Context) *Error {
 	case errors.Is(err, ErrNoApprover):
 		return rejected("%s requires approval with these arguments, but %v", tool.FullName(), ErrNoApprover)
 	case err == nil && d.Allow:
-		p.decision = Approved
+		p.decision = approved
 		p.set.remember(p, d.For)
 		return nil
 	case err == nil && d.Note != "":
@@ -167,20 +167,41 @@ func (p *pass) ask(ctx context.Context, why string) (d Decision, err error) {
 	})
 }
 
-// extend extends the command's timeout until ctx is done.
+// extend extends the timeout of the command, and of programs if the command is an interpreter, until ctx is done.
 func (p *pass) extend(ctx context.Context) {
 	if p.cmd.Extend == nil {
 		return
 	}
-	p.overtime.begin()
-	defer p.overtime.end()
+	waiting := map[string]*overtime{} // by exec id
+	begin := func(key, value any) bool {
+		id, _ := key.(string)
+		if o, _ := value.(*overtime); waiting[id] == nil {
+			o.begin()
+			waiting[id] = o
+		}
+		return true
+	}
+	begin(p.caller.ExecID, &p.overtime)
+	defer func() {
+		for _, o := range waiting {
+			o.end()
+		}
+	}()
 	tick := time.NewTicker(extensionEvery)
 	defer tick.Stop()
 	for {
-		if by := p.overtime.due(); by > 0 {
-			if err := p.cmd.Extend(ctx, p.caller.ExecID, by); err != nil && ctx.Err() == nil {
+		if p.program.Load() { // another program may have started
+			p.set.programs.Range(begin)
+		}
+		for id, o := range waiting {
+			by := o.due()
+			if by == 0 {
+				continue
+			}
+			err := p.cmd.Extend(ctx, id, by)
+			if err != nil && ctx.Err() == nil && id == p.caller.ExecID {
 				p.set.r.o.Log.WarnContext(ctx, "cannot extend the time of a command that waits for an approval",
-					"exec", p.caller.ExecID, "error", err)
+					"exec", id, "error", err)
 				return
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -42,12 +43,21 @@ type Access struct {
 	cmd Command
 
 	overtime overtime
+	program  atomic.Bool // a program in an interpreter has the access
 	counts   counter
 	saved    []string // result files without a name from a caller; guarded by counts.mu
 }
 
 // Access returns the access for a command. The command may use several connections.
 func (s *Set) Access(cmd Command) *Access { return &Access{set: s, cmd: cmd} }
+
+// Program notes the command of a program that runs in an interpreter. The calls of the program come from the
+// interpreter. If they wait for approvals, the timeout of the program is also extended, until the caller calls ended.
+func (a *Access) Program(execID string) (ended func()) {
+	a.program.Store(true)
+	a.set.programs.Store(execID, &overtime{})
+	return func() { a.set.programs.Delete(execID) }
+}
 
 // Request is a call from a sandbox.
 type Request struct {

@@ -399,13 +399,18 @@ func TestApprovalThatTakesTime(t *testing.T) {
 			}
 		}}
 		var mu sync.Mutex
-		var extended time.Duration
+		var extended, program time.Duration
 		rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup", Ask: "true"}}}
 		a := set(t, registry(t, nil, hosttools.Static("app", lookup())), hosttools.Grant{Rules: rules, Approver: ap}).Access(hosttools.Command{
 			Extend: func(_ context.Context, execID string, by time.Duration) error {
 				mu.Lock()
 				defer mu.Unlock()
-				if extended += by; execID != "ex1" {
+				switch execID {
+				case "ex1":
+					extended += by
+				case "program":
+					program += by
+				default:
 					t.Errorf("exec %q", execID)
 				}
 				return nil
@@ -427,7 +432,8 @@ func TestApprovalThatTakesTime(t *testing.T) {
 			t.Errorf("the command got %s more", extended)
 		}
 		mu.Unlock()
-		for range 100 { // each approval is answered immediately
+		ended := a.Program("program") // in an interpreter
+		for range 100 {               // each approval is answered immediately
 			go func() { answer <- hosttools.Decision{Allow: true} }()
 			call(t, a, "app_lookup", `{"id":"1"}`)
 		}
@@ -443,6 +449,9 @@ func TestApprovalThatTakesTime(t *testing.T) {
 		mu.Lock()
 		if extended < 5*time.Minute || extended > 5*time.Minute+15*time.Second {
 			t.Errorf("after many questions, some at once, the command got %s more", extended)
+		}
+		if ended(); program < time.Minute || program > time.Minute+15*time.Second {
+			t.Errorf("the program in the interpreter got %s more", program)
 		}
 		mu.Unlock()
 		began := time.Now()

@@ -32,8 +32,8 @@ const maxDepth = 3
 const (
 	Allowed  = "allowed"
 	Denied   = "denied"
-	Approved = "approved"
-	Rejected = "rejected"
+	approved = "approved"
+	rejected = "rejected"
 )
 
 // Counts are the call counts of one command.
@@ -65,6 +65,8 @@ type Set struct {
 	life    context.Context // done after Close; has the values of the run, because calls have separate contexts
 	end     context.CancelFunc
 	running sync.WaitGroup // calls, handlers and connections
+
+	programs sync.Map // *overtime by exec id: programs in interpreters
 
 	mu     sync.Mutex // guards closed
 	closed bool

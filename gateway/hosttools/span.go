@@ -60,7 +60,7 @@ func (p *pass) finish(ctx context.Context, span trace.Span, reply Reply) Reply {
 	if reply.Error != nil {
 		code = reply.Error.Code
 	}
-	refused := p.decision == Denied || p.decision == Rejected
+	refused := p.decision == Denied || p.decision == rejected
 	if refused {
 		p.set.tally.refused.Add(1)
 	}
@@ -103,7 +103,7 @@ func (c *counter) add(tool string, code toolspec.Code, decision string) {
 	defer c.mu.Unlock()
 	c.Total++
 	switch {
-	case code == toolspec.CodePermission || decision == Rejected:
+	case code == toolspec.CodePermission || decision == rejected:
 		c.Denied++
 	case code != "":
 		c.Failed++

@@ -55,7 +55,8 @@ type Request struct {
 	// Name identifies one of several interpreters of a language. It may contain letters, digits, "-", and "_". It may be
 	// empty.
 	Name string
-	// Exec contains the limits of the program: Timeout, Yield, Background, HeadBytes, and TailBytes. If the program starts
+	// Exec contains the limits of the program: Timeout, Yield, Background, HeadBytes, and TailBytes. Started is called
+	// with the program's command, whose id is Result.ExecID. If the program starts
 	// the interpreter, Env, EnvBefore, and Services apply to the interpreter. The other fields must be zero.
 	Exec sandbox.ExecRequest
 }
@@ -273,7 +274,7 @@ func (i *interpreter) end(ctx context.Context) {
 func (i *interpreter) call(ctx context.Context, code string, exec sandbox.ExecRequest) (sandbox.ExecResult, error) {
 	return i.s.Exec(ctx, sandbox.ExecRequest{
 		Argv: []string{embed.Path, "interpret", i.dir, i.lang}, Stdin: []byte(code), Timeout: exec.Timeout, Yield: exec.Yield,
-		Background: exec.Background, HeadBytes: exec.HeadBytes, TailBytes: exec.TailBytes,
+		Background: exec.Background, HeadBytes: exec.HeadBytes, TailBytes: exec.TailBytes, Started: exec.Started,
 	})
 }
 

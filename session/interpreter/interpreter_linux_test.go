@@ -7,19 +7,32 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/firebase/genkit/go/ai"
 
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/interpreter"
 	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/tools"
 )
 
 // The tests in e2e/interpreter test interpreters on every engine. The tests here need no engine.
 
-// open opens a sandbox of a new local backend.
+// open opens a sandbox.
 func open(t *testing.T) *session.Session {
+	t.Helper()
+	s, _, err := manager(t).Open(t.Context(), session.WorkflowKey(session.NewRunID(), record.DefaultName), session.Request{Image: "host"})
+	checktest.Must(t, err)
+	return s
+}
+
+// manager returns a manager of a new local backend.
+func manager(t *testing.T) *session.Manager {
 	t.Helper()
 	dir := t.TempDir()
 	checktest.Must(t, os.Chmod(dir, 0o700))
@@ -30,9 +43,7 @@ func open(t *testing.T) *session.Session {
 		t.Fatal(errors.Join(err, b.Close()))
 	}
 	t.Cleanup(func() { checktest.Must(t, errors.Join(m.Close(context.Background()), b.Close())) })
-	s, _, err := m.Open(t.Context(), session.WorkflowKey(session.NewRunID(), record.DefaultName), session.Request{Image: "host"})
-	checktest.Must(t, err)
-	return s
+	return m
 }
 
 // TestWarnings verifies that an interpreter may print warnings before it answers.
@@ -47,7 +58,9 @@ PATH=$BEFORE exec python3 "$@"`
 	checktest.Must(t, err)
 	env := map[string]string{"PATH": s.Workdir() + "/bin:" + sandbox.DefaultPath, "BEFORE": sandbox.DefaultPath}
 	req := interpreter.Request{Language: interpreter.Python, Code: "6 * 7", Exec: sandbox.ExecRequest{Env: env}}
-	if res, err := interpreter.Run(t.Context(), s.Sandbox, req); err != nil || res.Text != "42" {
+	var program *sandbox.Command
+	req.Exec.Started = func(c *sandbox.Command) { program = c }
+	if res, err := interpreter.Run(t.Context(), s.Sandbox, req); err != nil || res.Text != "42" || res.ExecID != program.ID() {
 		t.Errorf("%+v, %v", res, err)
 	}
 }
@@ -77,6 +90,38 @@ mkdir D/b.exec; ln -s /etc/passwd D/c.exec; mkfifo D/d.exec; head -c 100000 /dev
 		slices.Sort(ids)
 		if err != nil || !slices.Equal(ids, c.want) {
 			t.Errorf("%s: %q, %v, want %q", c.script, ids, err, c.want)
+		}
+	}
+}
+
+// slow is an approver who needs longer than the program's timeout.
+type slow struct{}
+
+func (slow) Approve(context.Context, hosttools.ApprovalRequest) (hosttools.Decision, error) {
+	time.Sleep(3 * time.Second)
+	return hosttools.Decision{Allow: true}, nil
+}
+
+// TestApproval verifies that the timeout of a program is extended while its call of a host tool waits for an approval.
+func TestApproval(t *testing.T) {
+	t.Parallel()
+	find := func(context.Context, hosttools.Call) (res hosttools.Result, err error) { return }
+	lookup := hosttools.Tool{Definition: hosttools.Definition{Name: "lookup"}, Handle: find}
+	host, err := hosttools.New(nil, hosttools.Static("app", lookup))
+	checktest.Must(t, err)
+	rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup", Ask: "true"}}}
+	ctx := hosttools.WithApprover(t.Context(), slow{})
+	list, err := (&tools.Plugin{Manager: manager(t), HostTools: host}).Tools(ctx, tools.Sandbox{
+		Image: "host", Mode: "code", HostTools: &rules,
+	})
+	checktest.Must(t, err)
+	exec := list[slices.IndexFunc(list, func(tool ai.Tool) bool { return tool.Name() == "sandbox_exec" })]
+	for range 2 { // the first program starts the interpreter
+		out, err := exec.RunRaw(ctx, map[string]any{
+			"interpreter": "python", "code": "from workcell import tools\ntools.app.lookup()", "timeout_seconds": 1,
+		})
+		if answer, _ := out.(map[string]any); err != nil || answer["exit_code"] != 0.0 {
+			t.Errorf("%v, %v", out, err)
 		}
 	}
 }
