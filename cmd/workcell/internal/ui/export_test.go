@@ -17,6 +17,9 @@ var Bar = bar
 // SetAway replaces awayTime.
 func (o *Options) SetAway(d time.Duration) { o.away = d }
 
+// SetBodyTimeout replaces bodyTimeout.
+func (o *Options) SetBodyTimeout(d time.Duration) { o.body = d }
+
 // Routes returns the kind of each route of the table, by pattern.
 func (s *Server) Routes() map[string]string {
 	out := map[string]string{}

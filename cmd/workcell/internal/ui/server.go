@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"io"
 	"maps"
 	"math"
 	"net"
@@ -67,7 +68,7 @@ type Options struct {
 	Version  string
 	Secret   []byte // signs cookies; a server with the same secret accepts them
 
-	away time.Duration // instead of awayTime
+	away, body time.Duration // instead of awayTime and bodyTimeout
 }
 
 // Server serves the pages. It is safe for concurrent use.
@@ -239,6 +240,10 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		"Cross-Origin-Opener-Policy": {"same-origin"}, "Cross-Origin-Resource-Policy": {"same-origin"},
 		"Cache-Control": {"no-store"},
 	})
+	rc := http.NewResponseController(rw)
+	if r.ContentLength != 0 { // the server reads each body before it answers
+		_ = rc.SetReadDeadline(time.Now().Add(cmp.Or(s.opts.body, bodyTimeout))) // always supported by its connections
+	}
 	_, pattern := s.mux.Handler(r)
 	at := s.routes[pattern]
 	address, _, _ := net.SplitHostPort(r.RemoteAddr) // always valid, because net/http set it
@@ -276,9 +281,8 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	defer s.limiter.Give(client, kind, 1)
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	if r.Method == http.MethodPost {
-		rc := http.NewResponseController(rw)
-		_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout)) // always supported by the server's connections
-		if r.ParseForm() != nil {
+		err := r.ParseForm() // reads only forms
+		if _, rest := io.Copy(io.Discard, r.Body); errors.Join(err, rest) != nil {
 			http.Error(w, "the body is incomplete, or not a form", http.StatusBadRequest)
 			return
 		}

@@ -3,6 +3,7 @@ package ui_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -695,20 +696,25 @@ func TestBrokenDownload(t *testing.T) {
 	}
 }
 
-// TestIncompleteForm verifies that an incomplete form changes nothing.
+// TestIncompleteForm verifies that an incomplete form changes nothing. An incomplete body of any request occupies the
+// connection only for a limited time.
 func TestIncompleteForm(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	c, err := net.Dial("tcp", r.web.Listener.Addr().String())
-	checktest.Must(t, err)
-	defer c.Close()
-	_, err = fmt.Fprintf(c, "POST /login HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: same-origin\r\n"+
-		"Content-Length: 99\r\nContent-Type: application/x-www-form-urlencoded\r\n\r\nt=%s", secret)
-	checktest.Must(t, err)
-	half, _ := c.(*net.TCPConn)
-	checktest.Must(t, half.CloseWrite())
-	if got, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 400 ") {
-		t.Errorf("%v: %s", err, got)
+	r := newRig(t, func(o *ui.Options) { o.SetBodyTimeout(100 * time.Millisecond) })
+	for request, status := range map[string]string{
+		"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded": "400",
+		"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain":                        "400",
+		"POST /login HTTP/1.1\r\nHost: other.example":                                                "421",
+		"GET /login HTTP/1.1\r\nHost: localhost":                                                     "401",
+	} {
+		c, err := net.Dial("tcp", r.web.Listener.Addr().String())
+		checktest.Must(t, err)
+		defer c.Close()
+		_, err = fmt.Fprintf(c, "%s\r\nSec-Fetch-Site: same-origin\r\nContent-Length: 99\r\n\r\nt=%s", request, secret)
+		checktest.Must(t, errors.Join(err, c.SetReadDeadline(time.Now().Add(time.Minute))))
+		if got, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 "+status) {
+			t.Errorf("%s: %v: %s", request, err, got)
+		}
 	}
 }
 
