@@ -42,8 +42,8 @@ type Options struct {
 	// Content keeps prompts, answers, arguments and results of tools, and error texts. They may contain secrets. If false,
 	// they are removed.
 	Content bool
-	// MaxLength is the maximum length of a text attribute in bytes. If zero, it is 4,096. Do not set a limit in the
-	// provider, because such a limit truncates the text before tokens can be read from it.
+	// MaxLength is the maximum length of a text attribute in bytes. If zero, it is 4,096. If negative, there is no limit.
+	// Do not set a limit in the provider, because such a limit truncates the text before tokens can be read from it.
 	MaxLength int
 	// OldNames also emits names replaced by the release, such as gen_ai.workflow.name. The next release of this module
 	// removes it.
@@ -227,8 +227,9 @@ func (p *processor) keep(in []attribute.KeyValue) []attribute.KeyValue {
 			kv.Value.AsString() == "" {
 			continue
 		}
-		if v := kv.Value; v.Type() == attribute.STRING && len(v.AsString()) > p.options.MaxLength {
-			kv = kv.Key.String(cut(v.AsString(), p.options.MaxLength))
+		v, most := kv.Value, p.options.MaxLength
+		if v.Type() == attribute.STRING && most >= 0 && len(v.AsString()) > most {
+			kv = kv.Key.String(cut(v.AsString(), most))
 		}
 		out = append(out, kv)
 	}

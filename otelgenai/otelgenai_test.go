@@ -195,11 +195,12 @@ func (r *recorder) OnEnd(s sdktrace.ReadOnlySpan)  { r.ended = append(r.ended, s
 func (*recorder) Shutdown(context.Context) error   { return nil }
 func (*recorder) ForceFlush(context.Context) error { return nil }
 
-// TestOwnProcessor: any processor can be wrapped, and an unwrapped one gets the original spans.
+// TestOwnProcessor: any processor can be wrapped, without a limit for texts, and an unwrapped one gets the original
+// spans.
 func TestOwnProcessor(t *testing.T) {
 	t.Parallel()
 	behind, beside := &recorder{}, &recorder{}
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(otelgenai.NewProcessor(behind, otelgenai.Options{})), sdktrace.WithSpanProcessor(beside))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(otelgenai.NewProcessor(behind, otelgenai.Options{MaxLength: -1})), sdktrace.WithSpanProcessor(beside))
 	_, s := provider.Tracer("x").Start(t.Context(), "look")
 	s.SetAttributes(attribute.String("genkit:name", "look"), attribute.String("genkit:metadata:subtype", "tool"))
 	s.End()
