@@ -389,9 +389,6 @@ func (g *guest) kill(r *request, req *wire.KillRequest) error {
 	how := ending{state: wire.ExecKilled, signal: "SIGTERM"}
 	if s := strings.TrimPrefix(req.Signal, "SIG"); s != "" {
 		how.signal = "SIG" + s
-		if s != "KILL" {
-			how.state = wire.ExecCompleted // like a process killed by a signal
-		}
 	}
 	x.end(how)
 	if !await(r.gone(), x.ended, -1) {

@@ -59,6 +59,28 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
+// TestLine verifies that only shells get their command line as the Line.
+func TestLine(t *testing.T) {
+	for line, argv := range map[string][]string{
+		"make": {"nice", "/bin/bash", "-l", "-ec", "make"}, "gcc -c main.c": {"gcc", "-c", "main.c"}, "sh -c": {"sh", "-c"},
+	} {
+		if got := (memory.Command{Argv: argv}).Line(); got != line {
+			t.Errorf("%q: %q, want %q", argv, got, line)
+		}
+	}
+}
+
+// TestSignal verifies that a command ended by a signal is killed, as on a real engine.
+func TestSignal(t *testing.T) {
+	b, m := manage(t)
+	b.On("sleep 1h", memory.Answer{Takes: time.Hour})
+	c, err := open(t, m).Start(t.Context(), sandbox.ExecRequest{Command: "sleep 1h"})
+	must(t, err)
+	if st, err := c.Signal(t.Context(), "INT"); err != nil || st.Status != sandbox.ExecKilled || st.Signal != "SIGINT" {
+		t.Errorf("%v, %+v", err, st)
+	}
+}
+
 // TestLargeStreams verifies that standard input larger than a request reaches the script completely, and that large
 // output is returned completely. A part of a file can be read, and a large file can be edited.
 func TestLargeStreams(t *testing.T) {

@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -52,11 +53,17 @@ type Command struct {
 // Line returns the command line if the command is a shell with -c. Otherwise it returns the arguments, separated by
 // spaces.
 func (c Command) Line() string {
-	if n := len(c.Argv); n >= 3 && strings.HasPrefix(c.Argv[n-2], "-") && strings.HasSuffix(c.Argv[n-2], "c") {
-		return c.Argv[n-1]
+	if n := len(c.Argv) - 2; n > 0 && slices.ContainsFunc(c.Argv[:n], isShell) && isLineOption(c.Argv[n]) {
+		return c.Argv[n+1]
 	}
 	return strings.Join(c.Argv, " ")
 }
+
+// isShell and isLineOption match a shell's name and the option before a command line, for example -c or -lc.
+var (
+	isShell      = regexp.MustCompile(`(^|/)(|a|ba|da|z)sh$`).MatchString
+	isLineOption = regexp.MustCompile(`^-[a-z]*c$`).MatchString
+)
 
 // File returns the contents of a file in the workspace and reports whether the file exists.
 func (c Command) File(path string) (contents string, ok bool) {
