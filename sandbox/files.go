@@ -150,10 +150,7 @@ func (s *Sandbox) ReadFile(ctx context.Context, name string, w io.Writer, opts R
 		return conn.GetFile(ctx, wire.FileGetRequest{Path: name, Offset: opts.Offset, Length: length}, dst)
 	})
 	span.SetAttributes(telemetry.KeyFileBytes.Int64(dst.written))
-	if err := cmp.Or(dst.err, err); err != nil {
-		return FileInfo{}, err
-	}
-	return fileInfo(answer), nil
+	return infoOf(answer, cmp.Or(dst.err, err))
 }
 
 // ReadFileBytes is like ReadFile, but returns the contents.
@@ -243,11 +240,7 @@ func (s *Sandbox) list(ctx context.Context, name string, opts ListFilesOptions) 
 func (s *Sandbox) StatFile(ctx context.Context, name string) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanStatFile)
 	defer func() { s.end(span, "StatFile", &err) }()
-	answer, err := askFile(ctx, s, true, name, (*client.Conn).Stat, wire.PathRequest{Path: name})
-	if err != nil {
-		return FileInfo{}, err
-	}
-	return fileInfo(answer), nil
+	return infoOf(askFile(ctx, s, true, name, (*client.Conn).Stat, wire.PathRequest{Path: name}))
 }
 
 // RemoveFile deletes an entry and returns the number of deleted entries. If recursive is true, it deletes whole
@@ -272,11 +265,7 @@ func (s *Sandbox) MakeDir(ctx context.Context, name string, mode fs.FileMode) (i
 		return FileInfo{}, fmt.Errorf("%w: mode %v must contain only permission bits", backend.ErrInvalid, mode)
 	}
 	req := wire.PathRequest{Path: name, Mode: uint32(mode)}
-	answer, err := askFile(ctx, s, true, name, (*client.Conn).Mkdir, req)
-	if err != nil {
-		return FileInfo{}, err
-	}
-	return fileInfo(answer), nil
+	return infoOf(askFile(ctx, s, true, name, (*client.Conn).Mkdir, req))
 }
 
 // RenameFile moves an entry. If the target exists and overwrite is false, the error wraps backend.ErrExists.
@@ -326,6 +315,14 @@ func validPath(name string) error {
 // fileTooLarge returns the error for a file above a limit.
 func fileTooLarge(limit int64) error {
 	return fmt.Errorf("%w: the file limit is %d bytes", backend.ErrTooLarge, limit)
+}
+
+// infoOf converts the answer of a call about one entry.
+func infoOf(answer wire.FileInfo, err error) (FileInfo, error) {
+	if err != nil {
+		return FileInfo{}, err
+	}
+	return fileInfo(answer), nil
 }
 
 // fileInfo converts an entry. An unknown type becomes "other".

@@ -196,10 +196,7 @@ func (m *Manager) end(ctx context.Context, to owner.State) error {
 		}
 	}
 	m.closed = true
-	end := owner.Event("")
-	if to == owner.Gone {
-		end = owner.RunEnded
-	}
+	end := map[owner.State]owner.Event{owner.Gone: owner.RunEnded}[to]
 	for _, e := range m.entries {
 		if e.flight != nil {
 			e.flight.abandon(errManagerClosed, end)
