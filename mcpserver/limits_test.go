@@ -146,7 +146,8 @@ func TestPatchesWait(t *testing.T) {
 	}), nil)
 	must(t, cs, "sandbox_open", nil)
 	checktest.Must(t, errors.Join(bound.Each(16, 16, func(int) error {
-		_, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "get_files", Arguments: map[string]any{"format": "patch"}})
+		args := map[string]any{"format": "patch"}
+		_, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "get_files", Arguments: args})
 		return err
 	})...))
 	if n := most.Load(); n < 1 || n > 2 {

@@ -86,8 +86,8 @@ type Server struct {
 	spareAfter time.Duration // the constant, except in tests
 
 	rounds interrupt.Rounds[*job] // questions answered by repeating the call
-	// heavy limits the concurrent calls of all clients by tool. Further calls wait. These calls hold whole files in memory,
-	// for example up to 512 MiB for a patch.
+	// heavy limits the concurrent calls of all clients by tool. Further calls wait. These calls hold whole files in
+	// memory, for example up to 512 MiB for a patch.
 	heavy map[string]*semaphore.Weighted
 
 	maxWait, keepAfter time.Duration // the constants, except in tests

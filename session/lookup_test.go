@@ -302,7 +302,7 @@ func TestRollbackIsAwaited(t *testing.T) {
 }
 
 // TestSecondaryUseCounts verifies that use through a secondary connection counts, even if the owner's reaper ran
-// between that use and the end of the idle timeout. An open connection without calls is no use.
+// between that use and the end of the idle timeout. An open connection without calls does not count.
 func TestSecondaryUseCounts(t *testing.T) {
 	t.Parallel()
 	e, opts := newEngine(t), shared()
