@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -318,5 +319,25 @@ func TestSharing(t *testing.T) {
 	base := session.WithBase(session.WithSessionName(ctx, "base"), session.Request{Image: "custom:1", Env: map[string]string{"X": "y"}})
 	if out := open(base, codeMode()); out["image"] != "custom:1" {
 		t.Errorf("with a base: %v", out)
+	}
+}
+
+// TestSharingAfterRestart verifies that an agent without wishes adopts the sandbox of an agent with wishes.
+func TestSharingAfterRestart(t *testing.T) {
+	t.Parallel()
+	opts := session.Options{Instance: "i", Store: record.NewMemoryStore()}
+	r := rigOf(t, opts, fstest.MapFS{})
+	ctx := r.within("run_1", session.Request{})
+	special := codeMode()
+	special.Limits.MemoryMB = 512
+	first := r.toolsIn(ctx, special).call(ctx, "sandbox_open", nil)
+	checktest.Must(t, r.manager.Detach(t.Context()))
+	m, err := session.NewManager(r.engine, &opts)
+	checktest.Must(t, err)
+	t.Cleanup(func() { checktest.Must(t, m.Close(context.Background())) })
+	r.manager, r.plugin = m, &tools.Plugin{Manager: m}
+	out := r.toolsIn(ctx, codeMode()).call(ctx, "sandbox_open", nil)
+	if out["sandbox_id"] != first["sandbox_id"] || out["created"] != false {
+		t.Errorf("%v, want the sandbox %v", out, first["sandbox_id"])
 	}
 }
