@@ -39,19 +39,37 @@ func prepareCodex(t task) (executor.Invocation, error) {
 	}
 	inv := executor.Invocation{
 		Env:   map[string]string{"CODEX_HOME": home, codexKey: t.model.Key},
-		Stdin: []byte(t.Prompt),
+		Stdin: []byte(executor.WithSchema(t.Prompt, t.Schema)),
 		Files: []executor.File{{Path: path.Join(home, "config.toml"), Data: config}},
 		Keep:  []string{".codex/sessions"},
 	}
 	schema := ""
-	if t.Schema != nil {
-		schema = path.Join(t.Settings, "schema.json")
+	var object map[string]any
+	if json.Unmarshal(t.Schema, &object) == nil && object["type"] == "object" && strict(object) {
+		schema, inv.Stdin = path.Join(t.Settings, "schema.json"), []byte(t.Prompt)
 		inv.Files = append(inv.Files, executor.File{Path: schema, Data: t.Schema})
 	}
 	inv.Argv = slices.Concat([]string{
 		"codex", "exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-C", t.Workdir,
 	}, option("-m", t.Model), option("--output-schema", schema), option("resume", t.ResumeID), []string{"-"})
 	return inv, nil
+}
+
+// strict reports whether OpenAI accepts a schema for constrained answers: objects require all their properties and
+// forbid others.
+func strict(schema any) bool {
+	switch v := schema.(type) {
+	case []any:
+		return !slices.ContainsFunc(v, func(item any) bool { return !strict(item) })
+	case map[string]any:
+		properties, object := v["properties"].(map[string]any)
+		required, _ := v["required"].([]any)
+		if (object || v["type"] == "object") && (v["additionalProperties"] != false || len(required) < len(properties)) {
+			return false
+		}
+		return strict(slices.Collect(maps.Values(v)))
+	}
+	return true
 }
 
 // codexConfig returns the CLI's config.toml.

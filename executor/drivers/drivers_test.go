@@ -3,6 +3,8 @@ package drivers_test
 import (
 	"errors"
 	"maps"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -46,6 +48,20 @@ func TestPrepare(t *testing.T) {
 	for name, d := range all() {
 		driver := drivers.Named(name)
 		drivertest.Prepared(t, "testdata/"+name, driver, driver.Version, drivertest.Tasks(d.model, d.turns, d.args))
+	}
+}
+
+// TestLooseSchema verifies that Codex gets a schema in the prompt if OpenAI would reject it as an option.
+func TestLooseSchema(t *testing.T) {
+	for schema, option := range map[string]bool{
+		`{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}`: true,
+		`{"type":"object","properties":{"a":{"type":"string"}},"additionalProperties":false}`:                  false,
+		`{"type":"array","items":{"type":"string"}}`:                                                           false,
+	} {
+		inv, err := drivers.Named("codex").Prepare(executor.Task{Prompt: "ask", Model: "m", Schema: []byte(schema)}, drivertest.Inside())
+		if err != nil || slices.Contains(inv.Argv, "--output-schema") != option || strings.Contains(string(inv.Stdin), schema) == option {
+			t.Errorf("%s: %+v, %v", schema, inv, err)
+		}
 	}
 }
 

@@ -56,7 +56,7 @@ func Tasks(model string, maxTurns int, args map[string]string) map[string]execut
 	return map[string]executor.Task{
 		"plain": {Prompt: "-rf", Model: model, NewID: id},
 		"full": {
-			Prompt: "Say \"hi\".\n\x7f", System: "You are \"terse\".\n\\ \x7f <&>", Model: model, Schema: json.RawMessage(`{"type":"object"}`),
+			Prompt: "Say \"hi\".\n\x7f", System: "You are \"terse\".\n\\ \x7f <&>", Model: model, Schema: json.RawMessage(`{"type":"object","additionalProperties":false}`),
 			MaxTurns: maxTurns, ResumeID: "ses_1", NewID: id, Web: true, Args: args,
 		},
 	}
