@@ -211,14 +211,17 @@ func TestAgentOptions(t *testing.T) {
 		t.Errorf("%+v", res)
 	}
 	earlier := []*ai.Message{ai.NewUserTextMessage("earlier")}
-	if res := run(&tools.RunOptions{Model: other, Messages: earlier}); res.Text != "c" || res.Model != other || otherSeen.list[0].Config == nil || otherSeen.list[0].Messages[0].Text() != "earlier" {
-		t.Errorf("another model of the provider: %+v, config %v", res, otherSeen.list[0].Config)
+	res := run(&tools.RunOptions{Model: other, Messages: earlier})
+	asked := otherSeen.list[0]
+	if res.Text != "c" || res.Model != other || asked.Config == nil || asked.Messages[0].Text() != "earlier" {
+		t.Errorf("another model of the provider: %+v, config %v, messages %v", res, asked.Config, asked.Messages)
 	}
 	var text strings.Builder
 	if res, err := a.Run(context.Background(), nil, &tools.RunOptions{Model: "elsewhere/m"}); err == nil || !strings.Contains(err.Error(), "config <nil>") {
 		t.Errorf("with the file's config for another provider: %+v, %v", res, err)
 	}
-	res := run(&tools.RunOptions{Model: "elsewhere/m", Config: obj{"max_tokens": 16000}, OnText: func(s string) { text.WriteString(s + ",") }})
+	stream := func(s string) { text.WriteString(s + ",") }
+	res = run(&tools.RunOptions{Model: "elsewhere/m", Config: obj{"max_tokens": 16000}, OnText: stream})
 	if res.Text != "stream" || text.String() != "str,eam," {
 		t.Errorf("%+v, streamed %q", res, text.String())
 	}
@@ -268,7 +271,8 @@ func TestAgentErrors(t *testing.T) {
 		t.Errorf("unknown model: %v", err)
 	}
 	strict := r.agent("strict", "---\nmodel: "+model+"\ninput: {schema: {task: string}}\n---\n{{task}}")
-	if _, err := strict.Run(context.Background(), obj{}, nil); !errors.Is(err, backend.ErrInvalid) || status.Of(err) != status.InvalidArgument || !strings.Contains(err.Error(), "agent strict (") {
+	_, err = strict.Run(context.Background(), obj{}, nil)
+	if status.Of(err) != status.InvalidArgument || !strings.Contains(err.Error(), "agent strict (") {
 		t.Errorf("missing input: %v", err)
 	}
 	for name, template := range map[string]string{"indent": `{{json x indent="x"}}`, "maps": "{{#ifEquals x x}}{{/ifEquals}}"} {
@@ -287,7 +291,9 @@ func TestAgentErrors(t *testing.T) {
 // TestCodingAgentSchema verifies that a coding agent gets the schema of the answer.
 func TestCodingAgentSchema(t *testing.T) {
 	t.Parallel()
-	a := newRig(t).agent("coder", "---\nsandbox: {mode: executor, image: x, executor: {command: custom, argv: [printf, \"%s\", \"{schema}\"]}}\noutput: {schema: {type: object}}\n---\nx")
+	const custom = `{command: custom, argv: [printf, "%s", "{schema}"]}`
+	a := newRig(t).agent("coder", "---\noutput: {schema: {type: object}}\n"+
+		"sandbox: {mode: executor, image: x, executor: "+custom+"}\n---\nx")
 	res, err := a.Run(t.Context(), nil, nil)
 	if diff := cmp.Diff(any(obj{"type": "object"}), res.Output); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
@@ -309,8 +315,9 @@ func TestRetry(t *testing.T) {
 			r := newRig(t, &middleware.Middleware{})
 			r.engine.onCreate(func(context.Context) error { return tt.create })
 			tried := filepath.Join(t.TempDir(), "tried")
-			a := r.agent("coder", "---\nuse: [{name: genkit-middleware/retry, config: {maxRetries: 2, initialDelayMs: 1, noJitter: true}}]\n"+
-				"sandbox: {mode: executor, image: x, executor: {command: custom, argv: [sh, -c, 'echo >>"+tried+"; exit 1']}}\n---\nx")
+			a := r.agent("coder", "---\nuse: [{name: genkit-middleware/retry, config: {maxRetries: 2, initialDelayMs: 1}}]\n"+
+				"sandbox: {mode: executor, image: x, executor: {command: custom, "+
+				"argv: [sh, -c, 'echo >>"+tried+"; exit 1']}}\n---\nx")
 			_, err := a.Run(t.Context(), nil, nil)
 			runs, _ := os.ReadFile(tried)
 			if got := max(len(runs), r.engine.created()); err == nil || got != tt.want {
@@ -356,17 +363,25 @@ func TestIncompleteAnswers(t *testing.T) {
 		{"test", ai.FinishReasonStop, "", 1, ""},
 	} {
 		name := fmt.Sprintf("%s/ends-%d", tt.model, i)
-		genkit.DefineModelAction(r.g, name, &ai.ModelOptions{Supports: &ai.ModelSupports{Tools: true}}, func(_ context.Context, req *ai.ModelRequest, _ any, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
-			return &ai.ModelResponse{Request: req, Message: ai.NewModelTextMessage(tt.text), FinishReason: tt.reason, FinishMessage: "because"}, nil
-		})
-		res, err := r.agent(fmt.Sprint("ends-", i), "---\nmodel: "+name+"\nsandbox: {mode: code}\n---\nx").Run(t.Context(), nil, nil)
-		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) || res.Text != tt.text || res.Turns != tt.turns {
-			t.Errorf("%+v: %+v, %v", tt, res, err)
+		answer := ai.ModelResponse{Message: ai.NewModelTextMessage(tt.text), FinishReason: tt.reason, FinishMessage: "because"}
+		genkit.DefineModelAction(r.g, name, &ai.ModelOptions{Supports: &ai.ModelSupports{Tools: true}},
+			func(context.Context, *ai.ModelRequest, any, ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+				resp := answer
+				return &resp, nil
+			})
+		a := r.agent(fmt.Sprint("ends-", i), "---\nmodel: "+name+"\nsandbox: {mode: code}\n---\nx")
+		res, err := a.Run(t.Context(), nil, nil)
+		if (err == nil) != (tt.want == "") || !strings.Contains(fmt.Sprint(err), tt.want) {
+			t.Errorf("%+v: %v", tt, err)
+		}
+		if res.Text != tt.text || res.Turns != tt.turns {
+			t.Errorf("%+v: %+v", tt, res)
 		}
 	}
 	model, _ := r.model(call("sandbox_exec", obj{"command": "true"}))
 	asks := r.agent("asks", "---\nmodel: "+model+"\nreturnToolRequests: true\nsandbox: {mode: code}\n---\nx")
-	if _, err := asks.Run(t.Context(), nil, nil); err == nil || !strings.Contains(err.Error(), "remove returnToolRequests") {
+	_, err := asks.Run(t.Context(), nil, nil)
+	if !strings.Contains(fmt.Sprint(err), "remove returnToolRequests") {
 		t.Errorf("calls without results: %v", err)
 	}
 }

@@ -63,7 +63,7 @@ func runGenkit(ctx context.Context, t ai.Tool, c hosttools.Call) (res hosttools.
 		media, encoded, inline := strings.Cut(strings.TrimPrefix(p.Text, "data:"), ";base64,")
 		data, err := base64.StdEncoding.DecodeString(encoded)
 		if !p.IsMedia() || !inline || err != nil {
-			return res, toolspec.Failf(toolspec.CodeToolFailed, "%s returned a part that is neither text nor a data URL", t.Name())
+			return res, toolspec.Failf(toolspec.CodeToolFailed, "%s returned neither text nor a data URL", t.Name())
 		}
 		res.Files = append(res.Files, hosttools.File{MIME: cmp.Or(p.ContentType, media), Bytes: data})
 	}

@@ -294,8 +294,8 @@ func (r *Recorder) recordTurn(ctx context.Context, req *ai.ModelRequest, resp *a
 	return r.add(ctx, part{Turn: t})
 }
 
-// Tokens returns the input tokens with the tokens from the cache, and the output tokens with reasoning. Genkit's plugins
-// for Anthropic and Gemini count these tokens separately, other plugins do not.
+// Tokens returns the input tokens with cached ones, and the output tokens with reasoning. Genkit's plugins for
+// Anthropic and Gemini count these tokens separately, other plugins do not.
 func Tokens(provider string, u *ai.GenerationUsage) (input, output int) {
 	if u == nil {
 		return 0, 0
