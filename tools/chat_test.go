@@ -17,6 +17,7 @@ import (
 	middlewarex "github.com/firebase/genkit/go/plugins/middleware/exp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
@@ -148,9 +149,7 @@ func TestChatOfAnother(t *testing.T) {
 			opts = append(opts, aix.WithSessionID[any](id))
 		}
 		out, err := look.RunText(session.WithUser(context.Background(), user), "go on", opts...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		id = out.SessionID
 		texts = append(texts, out.Message.Text())
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/firebase/genkit/go/plugins/middleware"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
@@ -38,9 +39,7 @@ func TestMiddleware(t *testing.T) {
 			out := outputsOf(req)
 			return []*ai.Part{ai.NewTextPart(fmt.Sprint(out[2]["stdout"], out[3]["contents"]))}, nil
 		})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if resp.Text() != "hello\necho hello" {
 		t.Errorf("answer %q", resp.Text())
 	}
@@ -63,9 +62,7 @@ func TestComputeModeOffersOneTool(t *testing.T) {
 	r := newRig(t)
 	_, seen, err := r.generate(context.Background(), bash(),
 		call("sandbox_run", obj{"code": "echo hi"}, "sandbox_exec", obj{"command": "x"}), say("done"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if n := len(seen.list[0].Tools); n != 1 {
 		t.Errorf("%d tools", n)
 	}
@@ -309,9 +306,7 @@ func TestConcurrentGenerates(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	shared, err := r.plugin.Tools(context.Background(), codeMode())
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	var refs []ai.ToolRef
 	for _, tool := range shared {
 		refs = append(refs, tool)

@@ -221,9 +221,7 @@ func TestContinueElsewhere(t *testing.T) {
 			}
 			run, _ := session.RunFromContext(ctx)
 			if lose {
-				if err := r.manager.CloseSession(ctx, run.Key("default"), session.CloseOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				checktest.Must(t, r.manager.CloseSession(ctx, run.Key("default"), session.CloseOptions{}))
 			}
 			kept.room = -1
 			if _, err := a.Run(transcript.With(ctx, transcript.New("marker", "", kept.past(t), kept.write)), nil, nil); err != nil {
@@ -288,9 +286,7 @@ func TestContinueWithNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	run, _ := session.RunFromContext(ctx)
-	if err := r.manager.CloseSession(ctx, run.Key("default"), session.CloseOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, r.manager.CloseSession(ctx, run.Key("default"), session.CloseOptions{}))
 	kept.room = -1
 	res, err := a.Run(transcript.With(ctx, transcript.New("marker", "", kept.past(t), kept.write)), nil, nil)
 	if err != nil || res.Text != "new\n" || r.engine.open() != 1 {

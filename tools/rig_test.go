@@ -23,6 +23,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
@@ -166,9 +167,7 @@ func rigOf(t *testing.T, opts session.Options, prompts fs.FS, plugins ...api.Plu
 	logger := slog.New(slog.NewTextHandler(r.log, nil))
 	opts.Logger = logger
 	m, err := session.NewManager(r.engine, &opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	t.Cleanup(func() {
 		if err := m.Close(context.Background()); err != nil {
 			t.Errorf("closing the manager: %v", err)
@@ -320,9 +319,7 @@ func (r *rig) tools(s tools.Sandbox) *toolset { return r.toolsIn(context.Backgro
 func (r *rig) toolsIn(ctx context.Context, s tools.Sandbox) *toolset {
 	r.t.Helper()
 	list, err := r.plugin.Tools(ctx, s)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	checktest.Must(r.t, err)
 	set := &toolset{t: r.t, tools: map[string]ai.Tool{}}
 	for _, tool := range list {
 		set.tools[tool.Name()] = tool

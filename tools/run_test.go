@@ -8,6 +8,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
@@ -128,9 +129,7 @@ func TestRunFromThePool(t *testing.T) {
 	r := rigOf(t, opts, fstest.MapFS{})
 	for ready := false; !ready; time.Sleep(10 * time.Millisecond) {
 		list, err := r.manager.List(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		ready = len(list) == 1 && list[0].State == session.StatePooled
 	}
 	out := r.tools(bash()).ok("sandbox_run", obj{"code": "echo ran"})

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/tools"
@@ -141,9 +142,7 @@ func TestNeutral(t *testing.T) {
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../docs/reference/tools.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	for _, c := range toolspec.Codes() {
 		if !strings.Contains(string(doc), "| `"+string(c)+"` |") {
 			t.Errorf("code %s is not documented", c)

@@ -14,6 +14,7 @@ import (
 	"github.com/firebase/genkit/go/plugins/anthropic"
 	"github.com/firebase/genkit/go/plugins/compat_oai"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
@@ -90,9 +91,7 @@ func TestUnreadableArguments(t *testing.T) {
 			// Without the middleware, the same error ends the run.
 			b.again(broken...)
 			shared, err := r.plugin.Tools(context.Background(), codeMode())
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			if _, err := generate(ai.WithTools(shared[0])); err == nil || b.requests() != 1 {
 				t.Errorf("Genkit alone makes %d requests: %v", b.requests(), err)
 			}
