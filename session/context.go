@@ -110,7 +110,7 @@ func (r Request) WithDefaults(base Request) Request {
 
 // Run identifies the run of a context.
 type Run struct {
-	Namespace string // NamespaceWorkflow, NamespaceAgent or NamespaceMCP
+	Namespace string // for example record.NamespaceWorkflow
 	ID        string // NewRunID
 }
 

@@ -23,8 +23,8 @@
 //		ai.WithUse(plugin.Use(tools.Sandbox{Runtime: frontmatter.RuntimePython})))
 //
 // Prompt files configure a sandbox with the `sandbox:` key. Load such files with [LoadAgents] or [LoadPrompt]. To let
-// Genkit load a directory, use [PromptFS]. Genkit's own loader ignores `sandbox:`, so Init rejects these files without
-// PromptFS. The native Genkit form of the key is `use: [{name: workcell/sandbox, config: …}]`:
+// Genkit load a directory, use [PromptFS]. Genkit's own loader ignores `sandbox:`, so Init rejects directories with
+// these files. The native Genkit form of the key is `use: [{name: workcell/sandbox, config: …}]`:
 //
 //	agents, err := tools.LoadAgents(g, "agents")
 //	answer, err := agents["coder"].Run(ctx, map[string]any{"task": "…"}, nil)
@@ -40,7 +40,7 @@
 // A Generate call without a run creates its own run, so the sandbox is removed when the call ends. To use a sandbox in
 // several calls, or to resume an interrupted conversation, bind a run to the context and close it at the end:
 //
-//	run := session.Run{Namespace: session.NamespaceUser, ID: "conversation-7"}
+//	run := session.Run{Namespace: record.NamespaceUser, ID: "conversation-7"} // import session/record
 //	ctx = session.WithRun(ctx, run)
 //	defer manager.CloseScope(ctx, run.Scope())
 //

@@ -64,7 +64,7 @@ func blocks(t *testing.T, page string) []block {
 }
 
 // TestPages runs the blocks of the documentation with a fake vendor and, unless a page selects another backend, on the
-// local backend. Each page gets a new shell.
+// local backend. Each page gets a new shell. It also compiles the statements in the comments of packages.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	binary, err := commandtest.Build(t.TempDir())
@@ -102,6 +102,14 @@ func TestPages(t *testing.T) {
 	err = errors.Join(filepath.WalkDir("../../docs", walk), filepath.WalkDir("../../examples/README.md", walk))
 	if err != nil || excused > excuses {
 		t.Errorf("%d blocks are excused, %v", excused, err)
+	}
+	for _, file := range []string{"mcpserver/doc.go", "sandbox/doc.go", "tools/doc.go", "workflow/doc.go"} {
+		source := regexp.MustCompile(` +// .*`).ReplaceAllString(output(t, "cat", "../../"+file), "")
+		for _, m := range regexp.MustCompile(`(?m)(^//\t.*\n)+`).FindAllStringIndex(source, -1) {
+			if text := strings.ReplaceAll(source[m[0]:m[1]], "//\t", ""); !strings.HasPrefix(text, "go get") {
+				programs[fmt.Sprintf("%s:%d", file, strings.Count(source[:m[0]], "\n")+1)] = text
+			}
+		}
 	}
 	t.Run("go", func(t *testing.T) { compile(t, programs) })
 }
