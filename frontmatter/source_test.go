@@ -82,7 +82,8 @@ func TestSource(t *testing.T) {
 		},
 		{
 			"executor", "---\nsandbox: {mode: executor, executor: {command: codex}}\nuse: [a/b]\n---\nbody\n",
-			"---\nmaxTurns: 40\nuse: [\"a/b\",{\"config\":{\"mode\":\"executor\",\"executor\":{\"command\":\"codex\"}},\"name\":\"workcell/sandbox\"}]\n---\nbody\n",
+			"---\nmaxTurns: 40\nuse: [\"a/b\",{\"config\":{\"mode\":\"executor\",\"executor\":" +
+				"{\"command\":\"codex\"}},\"name\":\"workcell/sandbox\"}]\n---\nbody\n",
 		},
 		{
 			"native", "---\nuse: [z/z, {name: workcell/sandbox, config: {env: {A: 1.10}}}]\n---\nbody\n",

@@ -212,15 +212,9 @@ func describeOutput(ctx context.Context, req *ai.ModelRequest) bool {
 	return true
 }
 
-// withInstructions returns messages with text at the end of the system message, or else of the last user message, like
-// Genkit.
+// withInstructions returns messages with text at the end of the system message.
 func withInstructions(messages []*ai.Message, text string) []*ai.Message {
 	at := slices.IndexFunc(messages, func(m *ai.Message) bool { return m.Role == ai.RoleSystem })
-	for i := len(messages) - 1; at < 0 && i >= 0; i-- {
-		if messages[i].Role == ai.RoleUser {
-			at = i
-		}
-	}
 	if at < 0 {
 		return append([]*ai.Message{ai.NewSystemTextMessage(text)}, messages...)
 	}

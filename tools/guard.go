@@ -74,7 +74,7 @@ const maxUnread = 5
 // A guard belongs to one Generate call.
 type guard struct {
 	log    *slog.Logger
-	unread int                      // consecutive answers with unreadable calls; needs no lock because model calls are sequential
+	unread int                      // consecutive answers with unreadable calls; model calls are sequential
 	known  atomic.Pointer[[]string] // names of the tools offered last; nil before the first model call
 }
 

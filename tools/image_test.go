@@ -20,6 +20,7 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
@@ -37,9 +38,7 @@ func pictures(t *testing.T) map[string]string {
 		"image/gif":  func(b *bytes.Buffer) error { return gif.Encode(b, img, nil) },
 	} {
 		var b bytes.Buffer
-		if err := encode(&b); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, encode(&b))
 		out[media] = base64.StdEncoding.EncodeToString(b.Bytes())
 	}
 	return out
@@ -53,9 +52,7 @@ func TestReadImage(t *testing.T) {
 	for media, data := range pictures(t) {
 		set.ok("sandbox_fs_write", obj{"path": "picture.txt", "contents_b64": data, "overwrite": true})
 		resp, err := set.tools["sandbox_fs_read"].RunRawMultipart(context.Background(), obj{"path": "picture.txt"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		out := plain(resp.Output)
 		if out["media_type"] != media || out["contents"] != nil || out["contents_b64"] != nil || media != "image/webp" && (out["width"] != 3.0 || out["height"] != 2.0) {
 			t.Errorf("%s: %v", media, out)
@@ -133,9 +130,7 @@ func TestBlindModel(t *testing.T) {
 	r := newRig(t)
 	picture := pictures(t)["image/png"]
 	_, seen, err := r.generate(context.Background(), codeMode(), call("sandbox_fs_write", obj{"path": "p", "contents_b64": picture}), call("sandbox_fs_read", obj{"path": "p"}), say("done"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if out := seen.outputs()[1]; out["media_type"] != "image/png" || !strings.Contains(str(out["note"]), "images cannot be shown to you") || strings.Contains(text(out), picture) {
 		t.Errorf("%v", out)
 	}
@@ -159,7 +154,8 @@ func TestMediaByAddress(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		for _, image := range []string{"data:image/png;base64,AA==", "https://generativelanguage.googleapis.com/v1beta/files/a", "https://youtu.be/a"} {
+		const files = "https://generativelanguage.googleapis.com/v1beta/files/"
+		for _, image := range []string{"data:image/png;base64,AA==", files + "a", "https://youtu.be/a"} {
 			if res, err := a.Run(t.Context(), obj{"image": image}, nil); err != nil || res.Text != "done" {
 				t.Errorf("%s: %+v, %v", name, res, err)
 			}

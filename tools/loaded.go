@@ -40,10 +40,10 @@ func (a *registryProbe) Register(r api.Registry) {
 	a.plugin.toolbox().registry.Store(&r)
 }
 
-// checkLoaded panics if Genkit itself loaded a prompt with a sandbox from a directory. Genkit ignores `sandbox:`, so the
-// agent would run without a sandbox. checkLoaded logs a warning for prompts it cannot check. A panic would end programs
-// whose embedded prompts are fine, but only outside of their source directory. The check runs once, right after Genkit
-// loaded the prompts.
+// checkLoaded panics if Genkit itself loaded a prompt with a sandbox from a directory. Genkit ignores `sandbox:`, so
+// the agent would run without a sandbox. checkLoaded only logs prompts it cannot check. A panic would end programs with
+// embedded prompts, even without a sandbox, but only outside of their source directory. The check runs once, right
+// after Genkit loaded the prompts.
 func (p *Plugin) checkLoaded() {
 	r := p.registry.Load()
 	if r == nil {

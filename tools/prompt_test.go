@@ -21,6 +21,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -30,9 +31,7 @@ func TestLoadPrompt(t *testing.T) {
 	name, seen := r.model(call("sandbox_exec", obj{"command": "echo $WHO"}), say("done"), say("no sandbox"))
 	src := "\ufeff# licence\r\n---\r\nmodel: " + name + "\r\nsandbox: # code\r\n  mode: code\r\n  runtime: bash\r\n  env: {WHO: you}\r\nmaxTurns: 3\r\n---\r\nGreet {{who}}.\r\n"
 	p, err := tools.LoadPrompt(r.g, "prompts/greeter.formal.prompt", []byte(src))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	if p.Name() != "greeter.formal" {
 		t.Errorf("name %q", p.Name())
 	}
@@ -172,8 +171,8 @@ func TestPromptFSInGenkit(t *testing.T) {
 }
 
 // TestPromptsThatGenkitLoads verifies that genkit.Init panics if Genkit itself loads a prompt with `sandbox:` from a
-// directory, because Genkit ignores `sandbox:`. It only logs prompts it cannot check, whose files exist on a developer's
-// machine but not in production.
+// directory, because Genkit ignores `sandbox:`. It only logs prompts it cannot check, whose files exist on a
+// developer's machine but not in production.
 func TestPromptsThatGenkitLoads(t *testing.T) {
 	m := newRig(t).manager
 	const plain, code = "---\nmodel: test/m\n---\n{{#if x}}\nyes\n{{/if}}\n", "---\nmodel: test/m\nsandbox: {mode: code}\n---\nx\n"
@@ -233,9 +232,7 @@ func TestPromptsThatGenkitLoads(t *testing.T) {
 // TestStdoutStaysClean verifies that malformed files print nothing to stdout, which is for data.
 func TestStdoutStaysClean(t *testing.T) {
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	defer out.Close()
 	old := os.Stdout
 	os.Stdout = out
