@@ -193,8 +193,9 @@ func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 		ctx = context.WithValue(ctx, executionKey{}, x)
 		req.Model = placeholderModel
 	}
-	if !a.coding() { // a coding agent's usage is added when the agent ends
-		req.Use = append([]*ai.MiddlewareRef{local("workcell/count", &ai.Hooks{WrapModel: w.model})}, req.Use...)
+	if !a.coding() { // the usage of coding agents is added when they end
+		// The first middleware is the guard, which may ask the model again.
+		req.Use = slices.Insert(req.Use, 1, local("workcell/count", &ai.Hooks{WrapModel: w.model}))
 	}
 	call, err := a.recorded(ctx, req, w)
 	if err != nil {
