@@ -62,7 +62,8 @@ func jsonNumber(v any) any {
 }
 
 // watcher counts the turns, tool calls, and tokens of a run. Its hook for models encloses the file's other
-// middlewares, because they can call further models. Its hook for tools is the innermost hook, so it sees only calls that are made.
+// middlewares, because they can call further models. Its hook for tools is the innermost hook, so it sees only calls
+// that are made.
 type watcher struct {
 	provider string // of the model
 	onTool   func(ToolEvent)
