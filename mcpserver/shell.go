@@ -127,6 +127,9 @@ func (c *commands) add(words []word, input *string, depth int) {
 	}
 	c.list = append(c.list, words)
 	program, args := path.Base(words[0].text), words[1:]
+	if len(args) > 0 && args[0].text == "--" {
+		args = args[1:]
+	}
 	switch program {
 	case "sh", "ash", "bash", "dash", "ksh", "mksh", "zsh":
 		c.addShell(args, input, depth)
@@ -164,10 +167,7 @@ func (c *commands) addShell(args []word, input *string, depth int) {
 		case slices.Contains([]string{"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}, text):
 			i++ // skip the option's value
 		case len(text) > 1 && text[0] == '-' && text[1] != '-' && strings.Contains(text, "c"):
-			rest := args[i+1:]
-			for len(rest) > 0 && strings.HasPrefix(rest[0].text, "-") {
-				rest = rest[1:]
-			}
+			rest := wrapper{}.command(args[i+1:]) // without options
 			c.addScript(rest[:min(1, len(rest))], depth)
 			return
 		case !strings.HasPrefix(text, "-") && !strings.HasPrefix(text, "+"):

@@ -46,6 +46,7 @@ func TestCommands(t *testing.T) {
 		{script: `sh -c "rm a"; bash -xec 'rm b' name; sudo bash -lc 'rm c'`, want: []string{"rm a", "rm b", "rm c"}},
 		{script: `bash --norc -o pipefail -c 'sh -c "rm a"'`, want: []string{"rm a"}},
 		{script: "eval 'rm a'; eval rm b; trap 'rm c' EXIT", want: []string{"rm a", "rm b", "rm c"}},
+		{script: "eval -- 'rm a'; trap -- 'rm b' EXIT; source -- /dev/stdin <<< 'rm c'", want: []string{"rm a", "rm b", "rm c"}},
 		{script: "sh <<'EOF'\nrm a\nEOF\nenv bash -s <<< 'rm b'", want: []string{"rm a", "rm b"}},
 		{script: "sh script.sh; echo x | sh x/$X.sh; python3 -c 'print(1)'", want: []string{"sh script.sh", "python3 -c print(1)"}},
 		// Computed arguments cannot be programs.
@@ -140,7 +141,7 @@ func TestPolicyRefusesNoEverydayCommand(t *testing.T) {
 		`FOO=$BAR env BAZ="$Q" nice -n 10 make`,
 		"su - postgres -c 'psql -l'; docker run --rm x curl y",
 		"which curl; type -a curl; hash curl; echo curl | grep curl; ./curl.sh",
-		"trap cleanup INT TERM; trap '' PIPE; trap - EXIT; trap 'echo bye' EXIT",
+		"trap cleanup INT TERM; trap '' PIPE; trap - EXIT $SIGNAL; trap 'echo bye' EXIT",
 		`[ -s "$NVM_DIR/nvm.sh" ] && \. "$NVM_DIR/nvm.sh" && nvm use 20`,
 		`bash scripts/$NAME.sh x; bash ./run.sh --all; bash -n "$f"`,
 		"git stash push -m x; git --no-pager diff; git config push.default simple; git help push",
