@@ -46,7 +46,7 @@ func TestCommands(t *testing.T) {
 		{script: `sh -c "rm a"; bash -xec 'rm b' name; sudo bash -lc 'rm c'`, want: []string{"rm a", "rm b", "rm c"}},
 		{script: `bash --norc -o pipefail -c 'sh -c "rm a"'`, want: []string{"rm a"}},
 		{script: "eval 'rm a'; eval rm b; trap 'rm c' EXIT", want: []string{"rm a", "rm b", "rm c"}},
-		{script: "eval -- 'rm a'; trap -- 'rm b' EXIT; source -- /dev/stdin <<< 'rm c'", want: []string{"rm a", "rm b", "rm c"}},
+		{script: "eval -- 'rm a'; trap -- 'rm b' EXIT; . -- /dev/stdin <<< x", want: []string{"rm a", "rm b", "x"}},
 		{script: "sh <<'EOF'\nrm a\nEOF\nenv bash -s <<< 'rm b'", want: []string{"rm a", "rm b"}},
 		{script: "sh script.sh; echo x | sh x/$X.sh; python3 -c 'print(1)'", want: []string{"sh script.sh", "python3 -c print(1)"}},
 		// Computed arguments cannot be programs.

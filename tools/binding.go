@@ -82,7 +82,7 @@ func (b *binding) run(ctx context.Context) session.Run {
 	return b.fallback
 }
 
-// name returns the name of the agent's sandbox. In an isolated step, only a user's sandbox can be another one.
+// name returns the name of the agent's sandbox. In an isolated step, only a user's sandbox differs from the step's.
 func (b *binding) name(ctx context.Context) string {
 	around, own := session.SessionNameFromContext(ctx), b.cfg.Session
 	switch {

@@ -112,8 +112,8 @@ func recovered(err *error) {
 
 // LoadPrompt registers a dotprompt file under the base name of name, without ".prompt", and returns the prompt. Errors
 // contain name. LoadPrompt converts `sandbox:` to an entry of `use:`, so executing the prompt offers the sandbox tools
-// to the model. Without `maxTurns:`, the limit is then frontmatter.DefaultMaxTurns turns. LoadPrompt returns an error if
-// the file is malformed, or if it configures a sandbox and the plugin is missing. It never returns a prompt without the
+// to the model. Then the default of `maxTurns:` is frontmatter.DefaultMaxTurns. LoadPrompt returns an error if the file
+// is malformed, or if it configures a sandbox and the plugin is missing. It never returns a prompt without the
 // configured sandbox.
 //
 // If Execute gets ai.WithUse, Genkit ignores the file's `use:`, including the sandbox. Add other middleware to the

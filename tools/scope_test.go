@@ -152,7 +152,7 @@ func TestIsolation(t *testing.T) {
 			t.Errorf("(-unknown +got):\n%s", diff)
 		}
 	}
-	// An isolated step isolates its agents, even those with a named sandbox.
+	// An isolated step isolates its agents, even if their files name a sandbox.
 	step := session.WithSessionName(ctx, name)
 	for _, who := range []*toolset{agent(""), agent("vault")} {
 		if out := who.call(step, "sandbox_open", nil); out["sandbox_id"] != isolated {

@@ -280,7 +280,7 @@ steps: [{id: a, type: exec, command: "true"}, {id: b, type: exec, command: "true
 	}
 }
 
-// TestCommandBeforeAgent verifies that a first command creates the sandbox the first agent of the same sandbox requests.
+// TestCommandBeforeAgent verifies that a first command creates the sandbox its first agent will request.
 func TestCommandBeforeAgent(t *testing.T) {
 	t.Parallel()
 	b, err := memory.New(nil)

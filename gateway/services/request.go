@@ -28,7 +28,8 @@ var (
 	// they can be credentials of another account, or select another account (Impersonate-User), method
 	// (X-Http-Method-Override), path (X-Original-Url, Destination), or operation (X-Amz-Target). So is Range, with which
 	// an answer could be read in parts in which no secret is found.
-	passes = regexp.MustCompile(`\A(Accept|Accept-Language|User-Agent|Content-(Type|Encoding|Language|Disposition|Md5|Range)|` +
+	passes = regexp.MustCompile(`\A(Accept|Accept-Language|User-Agent|` +
+		`Content-(Type|Encoding|Language|Disposition|Md5|Range)|` +
 		`If-(Match|None-Match|Modified-Since|Unmodified-Since)|Prefer|Idempotency-Key|X-Request-Id|Git-Protocol|` +
 		`([A-Za-z0-9]+-)+(Version|Beta))\z`)
 	// stays matches the dropped headers of an answer: they are for the host's connection or account.

@@ -83,9 +83,9 @@ func EndWith(ctx context.Context, w http.ResponseWriter) (stop func() bool) {
 // word, such as "x" or "none", and removing its letters would damage every answer.
 const MinSecret = 8
 
-// Secrets returns the values of headers with credentials in the forms in which a server may quote them: unchanged,
-// without their scheme, and encoded. With the scheme Basic, the password counts too, and so do the values of cookies and
-// other parts of headers.
+// Secrets returns the values of headers with credentials, and parts of these values, in the forms in which a server may
+// quote them: unchanged, without their scheme, and encoded. The password of the scheme Basic and the values of cookies
+// count too.
 func Secrets(headers http.Header, parts ...string) sanitize.Secrets {
 	var words []string
 	add := func(text string) {

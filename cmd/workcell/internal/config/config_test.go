@@ -149,7 +149,9 @@ func TestPrecedence(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, whole)
 	m.env["WORKCELL_BACKEND"], m.env["OTEL_SERVICE_NAME"], m.env["WORKCELL_IMAGE_MAP"] = "docker", "other", "a=b,c=d"
-	c, err := m.load("", map[string][]string{"backend": {"local"}, "allow-image": {"python:*"}, "map-image": {"a=e"}, "isolation": {"vm"}})
+	c, err := m.load("", map[string][]string{
+		"backend": {"local"}, "allow-image": {"python:*"}, "map-image": {"a=e"}, "isolation": {"vm"},
+	})
 	checktest.Must(t, err)
 	set := origins(c)
 	weaker, err := m.load("", map[string][]string{"isolation": {"process"}})
@@ -157,7 +159,8 @@ func TestPrecedence(t *testing.T) {
 		t.Errorf("isolation %s and %s, %v", c.Isolation, weaker.Isolation, err)
 	}
 	for key, want := range map[string]string{
-		"backend": "--backend", "isolation": "--isolation", "telemetry.service_name": "$OTEL_SERVICE_NAME", "allow_images": "--allow-image",
+		"isolation": "--isolation",
+		"backend":   "--backend", "telemetry.service_name": "$OTEL_SERVICE_NAME", "allow_images": "--allow-image",
 		"map_images": m.users() + ", $WORKCELL_IMAGE_MAP, --map-image", "telemetry.protocol": m.users(),
 	} {
 		if set[key] != want {
@@ -332,12 +335,10 @@ func TestInvalidSources(t *testing.T) {
 // TestServiceSecrets verifies that the values of variables within headers are removed from answers.
 func TestServiceSecrets(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, "services: {a: {url: https://a.example, headers: {X-A: 'token=\"${env.T}\"'}, allow: ['GET /a']}}")
+	m := newMachine(t, "services: {a: {url: https://a.example, headers: {X-A: 'a=${env.T}'}, allow: ['GET /a']}}")
 	m.env["T"] = "0123456789"
-	c, err := m.load("", nil)
-	checktest.Must(t, err)
-	if diff := cmp.Diff([]string{"0123456789"}, c.Services[0].Secrets); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
+	if c, err := m.load("", nil); err != nil || fmt.Sprint(c.Services[0].Secrets) != "[0123456789]" {
+		t.Errorf("%+v, %v", c, err)
 	}
 }
 
