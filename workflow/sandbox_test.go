@@ -46,6 +46,17 @@ func newManager(t *testing.T) *session.Manager {
 	return m
 }
 
+// onMemory returns a manager on the memory backend, which is closed at the end of the test.
+func onMemory(t *testing.T) (*memory.Backend, *session.Manager) {
+	t.Helper()
+	b, err := memory.New(nil)
+	checktest.Must(t, err)
+	m, err := session.NewManager(b, nil)
+	checktest.Must(t, err)
+	t.Cleanup(func() { checktest.Must(t, m.Close(context.Background())) })
+	return b, m
+}
+
 // left returns the number of the run's sandboxes on the engine. If run is "", it counts the sandboxes of all runs.
 func left(t *testing.T, m *session.Manager, run string) int {
 	t.Helper()
@@ -283,11 +294,8 @@ steps: [{id: a, type: exec, command: "true"}, {id: b, type: exec, command: "true
 // TestCommandBeforeAgent verifies that a first command creates the sandbox its first agent will request.
 func TestCommandBeforeAgent(t *testing.T) {
 	t.Parallel()
-	b, err := memory.New(nil)
-	checktest.Must(t, err)
+	b, m := onMemory(t)
 	b.On("true", memory.Answer{})
-	m, err := session.NewManager(b, nil)
-	checktest.Must(t, err)
 	wf, err := workflow.Parse("w.yaml", []byte(`
 id: w
 sandbox: {env: {FROM: workflow}}
@@ -311,7 +319,7 @@ steps:
 		}
 		return workflow.AgentOutput{}, err
 	}), nil).Run(t.Context(), wf, nil)
-	checktest.Must(t, errors.Join(err, m.Close(t.Context())))
+	checktest.Must(t, err)
 }
 
 // gateway allows no host and records the requested hosts.
@@ -384,19 +392,15 @@ func TestLiteralText(t *testing.T) {
 	wf := parse(t, `
 sandbox: {image: a}
 steps: [{id: a, type: exec, cmd: [chmod, 0644, &n 1e3, True, *n, "${ 010 }"], env: {V: 3.10}, stdin: 0x1F}]`)
-	b, err := memory.New(nil)
-	checktest.Must(t, err)
+	b, m := onMemory(t)
 	b.Script(func(c memory.Command) (memory.Answer, bool) {
 		got := fmt.Sprintf("%s %s %t", c.Line(), c.Stdin, slices.Contains(c.Env, "V=3.10"))
 		return memory.Answer{Stdout: got}, c.Argv[0] == "chmod"
 	})
-	m, err := session.NewManager(b, nil)
-	checktest.Must(t, err)
 	res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, nil)
 	if want := "chmod 0644 1e3 True 1e3 10 0x1F true"; err != nil || res.Output.(map[string]any)["stdout"] != want {
 		t.Errorf("got %+v, %v; want %s", res.Output, err, want)
 	}
-	checktest.Must(t, m.Close(t.Context()))
 }
 
 // TestInvalidUTF8 verifies that the output of a command shows whether bytes were replaced.
@@ -410,17 +414,11 @@ steps:
   - id: e
     type: end
     output: "${ [steps.bad.output.stdout, steps.bad.output.invalid_utf8, has(steps.good.output.invalid_utf8)] }"`)
-	b, err := memory.New(nil)
-	checktest.Must(t, err)
+	b, m := onMemory(t)
 	b.On("bad", memory.Answer{Stdout: "a\x00\xffb"})
 	b.On("good", memory.Answer{Stdout: "a\x00b"})
-	m, err := session.NewManager(b, nil)
-	checktest.Must(t, err)
 	res, err := workflow.NewEngine(m, agents(echo), nil).Run(t.Context(), wf, nil)
 	if err != nil || fmt.Sprint(res.Output) != "[a\x00\uFFFDb true false]" {
 		t.Errorf("%+v, %v", res, err)
-	}
-	if err := m.Close(t.Context()); err != nil {
-		t.Error(err)
 	}
 }
