@@ -131,3 +131,19 @@ func TestRemoveBesideDeadCreation(t *testing.T) {
 		t.Errorf("List: %+v", list)
 	}
 }
+
+// TestDeepEnvironment verifies that an environment can have paths that are too long for one system call, and names that
+// are not UTF-8.
+func TestDeepEnvironment(t *testing.T) {
+	t.Parallel()
+	dir, deep := t.TempDir(), strings.Repeat(strings.Repeat("d", 250)+"/", 20)+"\xff"
+	root, err := os.OpenRoot(dir)
+	must(t, err)
+	defer root.Close()
+	must(t, root.MkdirAll(deep, 0o700))
+	_, err = local.ShareTree(dir)
+	must(t, err)
+	if st, err := root.Stat(deep); err != nil || st.Mode().Perm() != 0o755 {
+		t.Errorf("%v, %v", st, err)
+	}
+}

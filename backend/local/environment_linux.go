@@ -196,6 +196,12 @@ func (b *driver) gatherEnvironment(ctx context.Context, x *sandbox, tmp string) 
 	return unix.Syncfs(int(f.Fd())) // the name is assigned after all files are on the disk
 }
 
+// anyNames is the file system of a root. Unlike Root.FS, it accepts names that are not UTF-8.
+type anyNames struct{ *os.Root }
+
+// Open opens a file.
+func (r anyNames) Open(name string) (fs.File, error) { return r.Root.Open(name) }
+
 // shareTree makes the files of one sandbox readable for all sandboxes. It returns their total size.
 func (b *driver) shareTree(ctx context.Context, dir string) (size int64, err error) {
 	root, err := os.OpenRoot(dir)
@@ -203,12 +209,10 @@ func (b *driver) shareTree(ctx context.Context, dir string) (size int64, err err
 		return 0, err
 	}
 	defer root.Close()
-	// The file system of root would refuse names that are not UTF-8.
-	err = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+	err = fs.WalkDir(anyNames{root}, ".", func(name string, _ fs.DirEntry, err error) error {
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
-		name := "." + strings.TrimPrefix(path, dir)
 		st, err := root.Lstat(name)
 		if err == nil && b.machine.blocks { // other sandboxes have other user IDs
 			err = root.Lchown(name, os.Geteuid(), os.Getegid())
