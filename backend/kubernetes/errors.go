@@ -42,10 +42,12 @@ func classify(err error) error {
 
 var errRemoved = fmt.Errorf("kubernetes: the sandbox was removed while it was being created: %w", backend.ErrLost)
 
-// trouble returns the reason why a pod can never run, or nil if it may still run.
-func trouble(pod *corev1.Pod, image string) error {
+// trouble returns the reason why a pod created at begin can never run, or nil if it may still run. For the time crowded,
+// it ignores a lack of nodes, because an autoscaler may add a node, and timeouts of a node, because the kubelet retries.
+func trouble(begin time.Time, pod *corev1.Pod, image string) error {
+	late := time.Since(begin) > crowded
 	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+		if late && c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
 			return fmt.Errorf("kubernetes: no node can run the sandbox: %.200s: %w", c.Message, backend.ErrCapacity)
 		}
 	}
@@ -60,6 +62,9 @@ func trouble(pod *corev1.Pod, image string) error {
 				return fmt.Errorf("kubernetes: the node cannot pull image %s: %s: %w",
 					named(&s, image), unpulled(w), backend.ErrImage)
 			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
+				if !late && timedOut(w.Message) {
+					continue
+				}
 				return fmt.Errorf("kubernetes: the node cannot start the sandbox: %s: %s: %w",
 					w.Reason, kit.Scrub(w.Message), backend.ErrInvalid)
 			}
@@ -90,14 +95,10 @@ func unpulled(w *corev1.ContainerStateWaiting) string {
 	return kit.Scrub(cmp.Or(text, w.Reason))
 }
 
-// troubleSince is like trouble, for a pod created at begin. It ignores a lack of nodes for the time crowded, because an
-// autoscaler may add a node.
-func troubleSince(begin time.Time, pod *corev1.Pod, image string) error {
-	err := trouble(pod, image)
-	if errors.Is(err, backend.ErrCapacity) && !ended(pod) && time.Since(begin) <= crowded {
-		return nil
-	}
-	return err
+// timedOut reports whether a container runtime took too long. After a timeout, it also refuses the kubelet's next
+// requests until the first one has ended.
+func timedOut(message string) bool {
+	return strings.Contains(message, "context deadline exceeded") || strings.Contains(message, "is reserved for")
 }
 
 // endOf returns the reason why a pod ended.

@@ -2,8 +2,10 @@ package kubernetes
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -26,10 +28,7 @@ func TestPullReasons(t *testing.T) {
 			`Container image "r.test/a:1" is not present with pull policy of Never`},
 		{"InvalidImageName", "", "InvalidImageName"},
 	} {
-		waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: c.reason, Message: c.message}}
-		err := trouble(&corev1.Pod{Status: corev1.PodStatus{
-			ContainerStatuses: []corev1.ContainerStatus{{Name: containerName, State: waiting}},
-		}}, "a:1")
+		err := trouble(time.Now(), podWaiting(c.reason, c.message), "a:1")
 		want := "kubernetes: the node cannot pull image a:1: " + c.want + ": " + backend.ErrImage.Error()
 		if !errors.Is(err, backend.ErrImage) || err.Error() != want {
 			t.Errorf("%s:\n got %v\nwant %s", c.reason, err, want)
@@ -37,19 +36,39 @@ func TestPullReasons(t *testing.T) {
 	}
 }
 
-// TestStartReasons verifies that the error for a container that the node cannot start has no paths of the node.
+// podWaiting returns a pod whose container waits.
+func podWaiting(reason, message string) *corev1.Pod {
+	state := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+	return &corev1.Pod{Status: corev1.PodStatus{
+		ContainerStatuses: []corev1.ContainerStatus{{Name: containerName, State: state}},
+	}}
+}
+
+// TestStartReasons verifies that the error for a container that the node cannot start has no paths of the node. It is
+// reported at once, unless the node is only busy.
 func TestStartReasons(t *testing.T) {
 	t.Parallel()
-	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
-		Reason: "CreateContainerError", Message: "mount callback failed on /var/lib/containerd/tmpmounts/1: invalid argument",
-	}}
-	err := trouble(&corev1.Pod{Status: corev1.PodStatus{
-		ContainerStatuses: []corev1.ContainerStatus{{Name: containerName, State: waiting}},
-	}}, "a:1")
-	want := "kubernetes: the node cannot start the sandbox: CreateContainerError: mount callback failed on <path>: invalid argument: " +
-		backend.ErrInvalid.Error()
-	if !errors.Is(err, backend.ErrInvalid) || err.Error() != want {
-		t.Errorf("\n got %v\nwant %s", err, want)
+	const reason, start = "CreateContainerError", "kubernetes: the node cannot start the sandbox: CreateContainerError: "
+	late := time.Now().Add(-2 * crowded)
+	for _, c := range []struct {
+		begin         time.Time
+		message, want string
+	}{
+		{time.Now(), "mount callback failed on /var/lib/containerd/tmpmounts/1: invalid argument",
+			start + "mount callback failed on <path>: invalid argument: invalid argument"},
+		{time.Now(), "context deadline exceeded", "<nil>"},
+		{time.Now(), `failed to reserve container name "sandbox_0": name "sandbox_0" is reserved for "1"`, "<nil>"},
+		{late, "context deadline exceeded", start + "context deadline exceeded: invalid argument"},
+	} {
+		if err := trouble(c.begin, podWaiting(reason, c.message), "a:1"); fmt.Sprint(err) != c.want {
+			t.Errorf("\n got %v\nwant %s", err, c.want)
+		}
+	}
+	pod := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
+		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable},
+	}}}
+	if now, then := trouble(time.Now(), pod, ""), trouble(late, pod, ""); now != nil || !errors.Is(then, backend.ErrCapacity) {
+		t.Errorf("without a node: %v, later %v", now, then)
 	}
 }
 
