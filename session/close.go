@@ -74,8 +74,8 @@ func (m *Manager) CloseScope(ctx context.Context, scope record.Scope) error {
 	if seals(scope) {
 		m.sealed[scope] = m.now()
 	}
-	added := len(m.sealed) > before
-	prune := m.opts.ReapEvery < 0 && added && len(m.sealed)%pruneEvery == 0 // otherwise the reaper prunes
+	// Otherwise, the reaper prunes.
+	prune := m.opts.ReapEvery < 0 && len(m.sealed) > before && len(m.sealed)%pruneEvery == 0
 	var flights []*flight
 	for key, e := range m.entries {
 		if key.Scope() == scope && e.flight != nil {

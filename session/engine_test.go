@@ -65,9 +65,7 @@ func newEngine(t testing.TB) *engine {
 		for _, b := range e.all() {
 			e.remove(b.info.ID)
 		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
+		must(t, os.RemoveAll(dir))
 	})
 	return e
 }

@@ -228,13 +228,10 @@ func (m *Manager) vacate() {
 // the image, id is empty. After an error, or if the engine does not support this, known is false.
 func (m *Manager) imageID(ctx context.Context, ref string) (id string, known bool, err error) {
 	id, err = m.b.ImageID(ctx, ref)
-	switch {
-	case errors.Is(err, backend.ErrUnsupported):
+	if errors.Is(err, backend.ErrUnsupported) {
 		return "", false, nil
-	case err != nil:
-		return "", false, engineError(err)
 	}
-	return id, true, nil
+	return id, err == nil, engineError(err)
 }
 
 // errStale reports a dead or outdated pooled sandbox.

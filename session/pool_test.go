@@ -185,8 +185,7 @@ func TestPoolUnfit(t *testing.T) {
 			m.ReviewPool(t.Context())
 			eventually(t, "the unused sandbox is replaced", func() bool {
 				ids := pooled(t, m)
-				return len(ids) == 1 &&
-					ids[0] != old
+				return len(ids) == 1 && ids[0] != old
 			})
 		})
 	}
@@ -209,9 +208,7 @@ func TestPoolOfTheDead(t *testing.T) {
 	}
 	second := newManager(t, e, without(opts))
 	second.Reap(t.Context())
-	if n := len(awaitPool(t, first, 3)); n != 3 {
-		t.Errorf("%d of a living process are left", n)
-	}
+	awaitPool(t, first, 3) // of a living process
 	// The claim is recorded, and then the process dies: its store accepts no more changes.
 	key := session.WorkflowKey("run_1", "default")
 	ctx, cancel := context.WithCancel(t.Context())

@@ -153,9 +153,7 @@ func TestBusySessionsAreNotReaped(t *testing.T) {
 				t.Fatalf("a busy session was reaped: %s", s.Info().State)
 			}
 			output(t, s, "touch stop")
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			must(t, <-done)
 			eventually(t, "the session is reaped once it is idle", func() bool {
 				clock.add(time.Hour)
 				m.Reap(t.Context())

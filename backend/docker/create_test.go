@@ -61,7 +61,8 @@ func fakeEngine(t *testing.T, answers map[string]string) *Backend {
 // another image. Otherwise, the pool would take the sandbox for outdated.
 func TestImageOfEnvironment(t *testing.T) {
 	t.Parallel()
-	b := fakeEngine(t, map[string]string{"json": `[{"Id": "c", "ImageID": "other", "State": "running", "Names": ["/workcell-a"],
+	b := fakeEngine(t, map[string]string{"json": `[{"Id": "c", "ImageID": "x", "State": "running",
+		"Names": ["/workcell-a"],
 		"Labels": {"dev.workcell.role": "sandbox", "dev.workcell.id": "a", "dev.workcell.image-id": "image"}}]`})
 	list, err := b.List(t.Context(), backend.Filter{})
 	if err != nil || len(list) != 1 || list[0].ImageID != "image" {

@@ -48,9 +48,7 @@ func TestRemovedWhileMade(t *testing.T) {
 			if !errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "was removed while it was being created") {
 				t.Errorf("Create: %v, want ErrLost", err)
 			}
-			if err := b.Close(); err != nil {
-				t.Error(err)
-			}
+			must(t, b.Close())
 			nothingLeft(t, spec.ID)
 		})
 	}

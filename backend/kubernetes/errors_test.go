@@ -67,7 +67,8 @@ func TestStartReasons(t *testing.T) {
 	pod := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
 		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable},
 	}}}
-	if now, then := trouble(time.Now(), pod, ""), trouble(late, pod, ""); now != nil || !errors.Is(then, backend.ErrCapacity) {
+	now, then := trouble(time.Now(), pod, ""), trouble(late, pod, "")
+	if now != nil || !errors.Is(then, backend.ErrCapacity) {
 		t.Errorf("without a node: %v, later %v", now, then)
 	}
 }

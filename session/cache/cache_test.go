@@ -159,6 +159,7 @@ func extracted(t testing.TB, data []byte, most int64) (names []string, err error
 
 func TestExtract(t *testing.T) {
 	t.Parallel()
+	const sym = tar.TypeSymlink
 	file := func(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o4777} }
 	link := func(kind byte, name, to string) tar.Header {
 		return tar.Header{Name: name, Typeflag: kind, Linkname: to, Mode: 0o777}
@@ -171,17 +172,17 @@ func TestExtract(t *testing.T) {
 		"plain":           {[]tar.Header{{Name: "./", Typeflag: tar.TypeDir}, file("./a/b"), {Name: "c", Typeflag: tar.TypeDir}}, "a a/b c", true},
 		"up":              {[]tar.Header{file("a"), file("../b")}, "a", false},
 		"absolute":        {[]tar.Header{file("/b")}, "", false},
-		"through":         {[]tar.Header{link(tar.TypeSymlink, "l", "/"), file("l/b")}, "l l/b", true}, // a new directory
-		"symlink":         {[]tar.Header{link(tar.TypeSymlink, "l", "s/../s/a"), file("s/a")}, "l s s/a", true},
-		"symlink out":     {[]tar.Header{file("a"), link(tar.TypeSymlink, "l", "../a")}, "a", true},
-		"symlink to /":    {[]tar.Header{file("d/a"), link(tar.TypeSymlink, "l", "/d/a")}, "d d/a", true},
-		"symlink chain":   {[]tar.Header{link(tar.TypeSymlink, "l", "m"), link(tar.TypeSymlink, "m", "n"), link(tar.TypeSymlink, "n", "a"), file("a")}, "a l m n", true},
-		"symlink loop":    {[]tar.Header{link(tar.TypeSymlink, "l", "m"), link(tar.TypeSymlink, "m", "l")}, "", true},
+		"through":         {[]tar.Header{link(sym, "l", "/"), file("l/b")}, "l l/b", true}, // a new directory
+		"symlink":         {[]tar.Header{link(sym, "l", "s/../s/a"), file("s/a")}, "l s s/a", true},
+		"symlink out":     {[]tar.Header{file("a"), link(sym, "l", "../a")}, "a", true},
+		"symlink to /":    {[]tar.Header{file("d/a"), link(sym, "l", "/d/a")}, "d d/a", true},
+		"symlink chain":   {[]tar.Header{link(sym, "l", "m"), link(sym, "m", "a"), file("a")}, "a l m", true},
+		"symlink loop":    {[]tar.Header{link(sym, "l", "m"), link(sym, "m", "l")}, "", true},
 		"hard link":       {[]tar.Header{file("a"), link(tar.TypeLink, "b", "a")}, "a b", true},
 		"hard link out":   {[]tar.Header{link(tar.TypeLink, "b", "../../../../../etc/passwd")}, "", false},
 		"hard link up":    {[]tar.Header{link(tar.TypeLink, "../b", "a")}, "", false},
 		"hard link to no": {[]tar.Header{link(tar.TypeLink, "b", "a")}, "", false},
-		"special":         {[]tar.Header{link(tar.TypeFifo, "f", ""), link(tar.TypeChar, "c", ""), link(tar.TypeSymlink, "s", "x")}, "", true},
+		"special":         {[]tar.Header{link(tar.TypeFifo, "f", ""), link(tar.TypeChar, "c", ""), link(sym, "s", "")}, "", true},
 		"twice":           {[]tar.Header{file("a"), file("a")}, "a", false},
 		"too deep":        {[]tar.Header{file("a"), file("b/c/d/e/f/g/h/i")}, "a", false},
 		"deep":            {[]tar.Header{{Name: "b", Typeflag: tar.TypeDir}, {Name: "b/c", Typeflag: tar.TypeDir}, file("b/c/d/e"), file("b/c/d/f")}, "b b/c b/c/d b/c/d/e b/c/d/f", true},

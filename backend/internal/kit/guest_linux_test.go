@@ -40,8 +40,6 @@ func TestInstallGuestWhileForking(t *testing.T) {
 	for range 50 {
 		dir := t.TempDir()
 		checktest.Must(t, kit.InstallGuest(filepath.Join(dir, "guest"), filepath.Join(dir, "new-"), guest, "amd64"))
-		if err := exec.Command(filepath.Join(dir, "guest", filepath.Base(embed.Path))).Run(); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, exec.Command(filepath.Join(dir, "guest", filepath.Base(embed.Path))).Run())
 	}
 }

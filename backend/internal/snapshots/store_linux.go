@@ -398,7 +398,7 @@ func (w *Workspace) recover(ctx context.Context) error {
 	case errors.As(err, new(unix.Errno)):
 		return err
 	}
-	return w.rollback(ctx, b.Rollback) // also if the record is damaged, because rollback needs only the files
+	return w.rollback(ctx, b.Rollback) // does not need the record, which may be damaged
 }
 
 // read returns the record of a snapshot, or ErrNotFound.
