@@ -182,7 +182,7 @@ func TestExtract(t *testing.T) {
 		"hard link out":   {[]tar.Header{link(tar.TypeLink, "b", "../../../../../etc/passwd")}, "", false},
 		"hard link up":    {[]tar.Header{link(tar.TypeLink, "../b", "a")}, "", false},
 		"hard link to no": {[]tar.Header{link(tar.TypeLink, "b", "a")}, "", false},
-		"special":         {[]tar.Header{link(tar.TypeFifo, "f", ""), link(tar.TypeChar, "c", ""), link(sym, "s", "")}, "", true},
+		"special":         {[]tar.Header{link(tar.TypeFifo, "f", ""), link(tar.TypeChar, "c", ""), link(sym, "s", "x")}, "", true},
 		"twice":           {[]tar.Header{file("a"), file("a")}, "a", false},
 		"too deep":        {[]tar.Header{file("a"), file("b/c/d/e/f/g/h/i")}, "a", false},
 		"deep":            {[]tar.Header{{Name: "b", Typeflag: tar.TypeDir}, {Name: "b/c", Typeflag: tar.TypeDir}, file("b/c/d/e"), file("b/c/d/f")}, "b b/c b/c/d b/c/d/e b/c/d/f", true},

@@ -156,7 +156,8 @@ func readable(root *os.Root) error {
 }
 
 // extract writes only the files and directories of an untrusted archive below root. A symbolic link to an extracted
-// file, also through other links, becomes a hard link. most is the maximum number of bytes, and files is the maximum number of entries.
+// file, also through other links, becomes a hard link. most is the maximum number of bytes, and files is the maximum
+// number of entries.
 func extract(root *os.Root, r io.Reader, most, files int64) error {
 	var entries, bytes, linked int64
 	links := map[string]string{} // targets of symbolic links by path; a target may be a later entry
