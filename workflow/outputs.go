@@ -60,8 +60,8 @@ func (r *run) collectResults(ctx context.Context) {
 	}
 }
 
-// isStranded reports whether the run's results are still in the sandbox after collecting failed with err. They are not
-// if the outputs were never created or the sandbox is lost.
+// isStranded reports whether a resumed run could collect the results after collecting failed with err. It could not if
+// the outputs were never created or are too large, or if the sandbox is lost.
 func isStranded(err error) bool {
 	var e *Error
 	return err != nil && !errors.Is(err, backend.ErrLost) && (!errors.As(err, &e) || e.Code != codeOutputs)
@@ -101,6 +101,9 @@ func (r *run) collect(ctx context.Context) error {
 			e.Where = fmt.Sprintf("%s:%d:%d", r.wf.Path, at.Line, at.Column)
 		}
 		return e
+	}
+	if errors.Is(err, backend.ErrTooLarge) || errors.Is(err, backend.ErrInvalid) { // permanent, even if the run is resumed
+		return failf(codeOutputs, err, "cannot collect all results: %v", err)
 	}
 	return err
 }

@@ -26,7 +26,8 @@ import (
 // open opens a sandbox.
 func open(t *testing.T) *session.Session {
 	t.Helper()
-	s, _, err := manager(t).Open(t.Context(), session.WorkflowKey(session.NewRunID(), record.DefaultName), session.Request{Image: "host"})
+	key := session.WorkflowKey(session.NewRunID(), record.DefaultName)
+	s, _, err := manager(t).Open(t.Context(), key, session.Request{Image: "host"})
 	checktest.Must(t, err)
 	return s
 }
@@ -60,7 +61,8 @@ PATH=$BEFORE exec python3 "$@"`
 	req := interpreter.Request{Language: interpreter.Python, Code: "6 * 7", Exec: sandbox.ExecRequest{Env: env}}
 	var program *sandbox.Command
 	req.Exec.Started = func(c *sandbox.Command) { program = c }
-	if res, err := interpreter.Run(t.Context(), s.Sandbox, req); err != nil || res.Text != "42" || res.ExecID != program.ID() {
+	res, err := interpreter.Run(t.Context(), s.Sandbox, req)
+	if err != nil || res.Text != "42" || res.ExecID != program.ID() {
 		t.Errorf("%+v, %v", res, err)
 	}
 }
