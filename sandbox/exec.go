@@ -209,7 +209,8 @@ func (s *Sandbox) onRecord(ctx context.Context, run wire.RunRequest, tools strin
 // Stream runs a command and copies its output to streams as it is written. No output is dropped, so a slow writer
 // blocks the command. Stream waits until the command ends, for example after Command.Signal. If ctx ends first, Stream
 // kills the command's whole process tree. If Stdin or a writer fails, Stream also kills the tree and returns the error.
-// Stream may return while a Read of Stdin is still running. HeadBytes, TailBytes, Stdin, StdinOpen, Yield, and Background must be zero.
+// Stream may return while a Read of Stdin is still running. HeadBytes, TailBytes, Stdin, StdinOpen, Yield, and
+// Background must be zero.
 func (s *Sandbox) Stream(ctx context.Context, req ExecRequest, streams Streams) (res ExecResult, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanStream)
 	defer func() { s.end(span, "Stream", &err) }()

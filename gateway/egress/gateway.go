@@ -67,6 +67,7 @@ type Options struct {
 // use.
 type Gateway struct {
 	o    Options
+	made time.Time
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu    sync.Mutex // guards doors
@@ -77,7 +78,7 @@ var _ sandbox.EgressGateway = (*Gateway)(nil)
 
 // New returns a gateway. If o is nil, it uses the defaults.
 func New(o *Options) (*Gateway, error) {
-	g := &Gateway{doors: map[string]*door{}, dial: (&net.Dialer{Timeout: dialTime}).DialContext}
+	g := &Gateway{made: time.Now(), doors: map[string]*door{}, dial: (&net.Dialer{Timeout: dialTime}).DialContext}
 	g.o = *cmp.Or(o, &Options{})
 	g.o.AllowPrivate = slices.Clone(g.o.AllowPrivate)
 	l := &g.o.Limits
@@ -91,6 +92,9 @@ func New(o *Options) (*Gateway, error) {
 	g.o.TracerProvider = cmp.Or(g.o.TracerProvider, otel.GetTracerProvider())
 	return g, nil
 }
+
+// grantMargin is how much earlier than its creation a file may seem to be changed.
+const grantMargin = time.Second
 
 // maxConns is the maximum number of concurrent connections to a session's service.
 const maxConns = 128
@@ -120,6 +124,7 @@ func (g *Gateway) Open(id string, list sandbox.Egress) (svc sandbox.Service, end
 		return svc, nil, fmt.Errorf("services: %w", err)
 	}
 	d.bytes.Store(g.o.Limits.Bytes)
+	g.dropGrants(id, g.made.Add(-grantMargin)) // of an owner that was killed
 	g.mu.Lock()
 	g.doors[id] = d
 	g.mu.Unlock()
@@ -142,8 +147,17 @@ func (d *door) forget() {
 		return
 	}
 	delete(d.g.doors, d.sandbox)
-	if d.g.o.Grants != "" {
-		_ = os.Remove(grantFile(d.g.o.Grants, d.sandbox)) // the file usually does not exist
+	d.g.dropGrants(d.sandbox, time.Now().Add(grantMargin))
+}
+
+// dropGrants removes the additional hosts of a sandbox if none was added after a time.
+func (g *Gateway) dropGrants(id string, before time.Time) {
+	if g.o.Grants == "" {
+		return
+	}
+	file := grantFile(g.o.Grants, id)
+	if info, err := os.Stat(file); err == nil && info.ModTime().Before(before) { // the file usually does not exist
+		_ = os.Remove(file)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -451,6 +453,8 @@ func TestGrants(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	end()
+	must(t, egress.Allow(dir, id, "1.1.1.1:8443")) // to a process that was then killed
+	must(t, os.Chtimes(filepath.Join(dir, id), time.Time{}, time.Now().Add(-time.Hour)))
 	_, _, err = r.g.Open(id, list)
 	must(t, err)
 	if got := r.talk(ask); !strings.Contains(got, " 403 ") {
