@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	engineTimeout  = 2 * time.Second  // for opening the engines of a list, and for the list
+	engineTimeout  = 2 * time.Second  // for opening an engine of a list, and for its sandboxes
 	lookTimeout    = 10 * time.Second // for opening an engine, and for looking at a sandbox
 	maxSandboxes   = 200              // in a list
 	maxOutputLines = 5000
@@ -27,23 +27,43 @@ const (
 )
 
 // manager returns the manager for a backend, and opens it on first use. An empty name means the default backend. The
-// pages only look at sandboxes: they never open or connect to one.
-func (s *Server) manager(ctx context.Context, name string) (*app.Manager, error) {
-	s.engines.Lock()
-	defer s.engines.Unlock()
-	for asked, m := range s.managers {
-		if name == asked || name == m.Backend().Name() {
-			return m, nil
-		}
+// pages only look at sandboxes: they never open or connect to one. The limit does not include the time in which other
+// engines are opened.
+func (s *Server) manager(ctx context.Context, name string, limit time.Duration) (*app.Manager, error) {
+	if m := s.opened(name); m != nil {
+		return m, nil
 	}
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	if m := s.opened(name); m != nil { // meanwhile
+		return m, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	m, err := s.opts.App.OpenManager(ctx, app.Use{State: app.StateWanted, Backend: name})
 	if err == nil {
+		s.engines.Lock()
+		defer s.engines.Unlock()
 		s.managers[name] = m
 	}
 	return m, err
 }
 
+// opened returns the open manager for a backend, or nil. It does not wait for slow engines.
+func (s *Server) opened(name string) *app.Manager {
+	s.engines.Lock()
+	defer s.engines.Unlock()
+	for asked, m := range s.managers {
+		if name == asked || name == m.Backend().Name() {
+			return m
+		}
+	}
+	return nil
+}
+
 func (s *Server) closeManagers(ctx context.Context) error {
+	s.opening.Lock()
+	defer s.opening.Unlock()
 	s.engines.Lock()
 	defer s.engines.Unlock()
 	errs := []error{s.records.Close()}
@@ -72,10 +92,8 @@ func (s *Server) listSandboxes(ctx context.Context) (out sandboxesPage, err erro
 	if err != nil {
 		return out, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
-	defer cancel()
 	var names []string
-	if m, err := s.manager(ctx, ""); err != nil {
+	if m, err := s.manager(ctx, "", engineTimeout); err != nil {
 		out.Problems = append(out.Problems, "default backend: "+err.Error())
 	} else {
 		names = append(names, m.Backend().Name())
@@ -88,9 +106,11 @@ func (s *Server) listSandboxes(ctx context.Context) (out sandboxesPage, err erro
 	var mu sync.Mutex // guards out
 	for _, name := range slices.Compact(names) {
 		wg.Go(func() {
-			m, err := s.manager(ctx, name)
+			m, err := s.manager(ctx, name, engineTimeout)
 			var list []app.SandboxView
 			if err == nil {
+				ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+				defer cancel()
 				list, err = m.Sandboxes(ctx, false)
 			}
 			mu.Lock()
@@ -174,7 +194,7 @@ func (s *Server) look(r *http.Request, p *sandboxPage, fn looker) error {
 	}
 	p.SandboxView = list.Rows[at]
 	var box *session.Session
-	m, err := s.manager(ctx, p.Backend)
+	m, err := s.manager(ctx, p.Backend, lookTimeout)
 	if err == nil {
 		box, err = m.Look(ctx, id)
 	}

@@ -94,6 +94,7 @@ type Server struct {
 	seen      chan struct{} // receives an element when a browser requests a page
 	browsers  atomic.Int64  // open streams of browsers
 
+	opening  sync.Mutex              // held while an engine is opened, and before engines
 	engines  sync.Mutex              // guards managers
 	managers map[string]*app.Manager // by requested backend; an empty name means the default
 }

@@ -28,6 +28,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/httpguard"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
@@ -716,6 +718,23 @@ func TestIncompleteForm(t *testing.T) {
 			t.Errorf("%s: %v: %s", request, err, got)
 		}
 	}
+}
+
+// TestSlowEngine verifies that a default engine without answers takes no time from the other engines of the list.
+func TestSlowEngine(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	place, err := r.app.State()
+	checktest.Must(t, err)
+	slow, err := net.Listen("unix", filepath.Join(filepath.Dir(string(place.Dir)), "docker.sock"))
+	checktest.Must(t, err)
+	defer slow.Close()
+	records, err := place.OpenRecords(t.Context())
+	checktest.Must(t, err)
+	checktest.Must(t, errors.Join(records.Insert(t.Context(), record.Record{
+		ID: "sbx_a", Key: session.UserKey("a"), Engine: "containerd-1", Owner: "o", State: record.Ready,
+	}), records.Close()))
+	want(t, r.page("/sandboxes"), "default backend: context deadline", "containerd: connect: ", "sbx_a")
 }
 
 // TestEvents verifies that the stream of a run rings at first and for each new entry, and the page of a finished run
