@@ -22,7 +22,8 @@ func Text(s string) string {
 	var before rune
 	for i := 0; i < len(s); {
 		r, n := utf8.DecodeRuneInString(s[i:])
-		emoji := r == '\ufe0f' && unicode.Is(unicode.So, before)
+		emoji := r == '\ufe0f' && (unicode.Is(unicode.So, before) || strings.ContainsRune(otherEmoji, before) ||
+			strings.HasPrefix(s[i+n:], "\u20e3")) // a keycap
 		before = r
 		switch {
 		case r == utf8.RuneError && n <= 1:
@@ -38,6 +39,9 @@ func Text(s string) string {
 	}
 	return b.String()
 }
+
+// otherEmoji are the emoji that Unicode does not count among the other symbols.
+const otherEmoji = "\u203c\u2049\u2139\u2194\u25fb\u25fc\u25fd\u25fe\u2934\u2935\u3030\u303d"
 
 // invisible reports whether a character of a visible category shows nothing.
 func invisible(r rune) bool {

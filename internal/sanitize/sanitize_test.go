@@ -22,7 +22,8 @@ func TestText(t *testing.T) {
 		"a\u202eb\u200bc\u0085":      `a\u202eb\u200bc\u0085`,
 		"nul\x00del\x7f":             `nul\x00del\x7f`,
 		"a\u3164\u115f\u034f\u2800b": `a\u3164\u115f\u034f\u2800b`,
-		"a\ufe0fb\U000e0101 ⚠\ufe0f": "a\\ufe0fb\\ue0101 ⚠\ufe0f",
+		"a\ufe0fb\U000e0101 1\ufe0f": `a\ufe0fb\ue0101 1\ufe0f`,
+		"⚠\ufe0f ℹ\ufe0f ↔\ufe0f ⤴\ufe0f ‼\ufe0f 〰\ufe0f 1\ufe0f\u20e3": "⚠\ufe0f ℹ\ufe0f ↔\ufe0f ⤴\ufe0f ‼\ufe0f 〰\ufe0f 1\ufe0f\u20e3",
 	} {
 		if got := Text(in); got != want {
 			t.Errorf("Text(%q) = %q, want %q", in, got, want)
