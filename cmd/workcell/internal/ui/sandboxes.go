@@ -40,6 +40,7 @@ func (s *Server) manager(ctx context.Context, name string, limit time.Duration) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)() // Close waits for the opening
 	m, err := s.opts.App.OpenManager(ctx, app.Use{State: app.StateWanted, Backend: name})
 	if err == nil {
 		s.engines.Lock()
