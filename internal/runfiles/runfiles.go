@@ -343,7 +343,8 @@ func (d Dir) Begun() ([]string, error) {
 
 // begun returns the temporary files of a run. The id is not used as a pattern, because a database may contain any id.
 func (d Dir) begun(run string) (files []string) {
-	for _, pattern := range []string{baseFile, noteFile, baseFile + unnamed, madeFile + unnamed, needsDir + unnamed} {
+	for _, pattern := range []string{baseFile, noteFile, baseFile + unnamed, noteFile + unnamed, madeFile + unnamed,
+		needsDir + unnamed} {
 		found, _ := fs.Glob(os.DirFS(d.Of(run)), pattern) // only an invalid pattern causes an error
 		files = append(files, found...)
 	}

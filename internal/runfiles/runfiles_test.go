@@ -136,10 +136,12 @@ func TestRemoveBegun(t *testing.T) {
 	must(t, d.KeepNote("run_1", "note"))
 	must(t, runfiles.WriteWhole(d.Made("run_1"), func(io.Writer) error { return d.RemoveBegun("run_1") }))
 	for id, want := range map[string][]string{"*": {"run_1"}, "run_[1]": {"run_1"}, "../run_1": {"run_1"}, "x/run_1": {"run_1"}, "run_1": nil} {
-		must(t, d.KeepNote("run_1", "note"))
+		must(t, errors.Join(d.KeepNote("run_1", "note"), os.WriteFile(d.Of("run_1", "note-1"), nil, 0o600))) // unfinished
 		must(t, d.RemoveBegun(id))
-		if ids, err := d.Begun(); err != nil || !cmp.Equal(ids, want, cmpopts.EquateEmpty()) {
-			t.Errorf("behind %s: %v, %v", id, ids, err)
+		ids, err := d.Begun()
+		left, err2 := os.ReadDir(d.Of("run_1"))
+		if err := errors.Join(err, err2); err != nil || !cmp.Equal(ids, want, cmpopts.EquateEmpty()) || len(left) != 2*len(want) {
+			t.Errorf("behind %s: %v, %v, %v", id, ids, left, err)
 		}
 	}
 }
