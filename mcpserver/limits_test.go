@@ -64,8 +64,8 @@ func TestFilePolicy(t *testing.T) {
 	policy.Limits.FileMB = 1
 	cs := connect(t, newServer(t, newManager(t), &mcpserver.Options{Policy: &policy}), nil)
 	sandbox := must(t, cs, "sandbox_open", nil).text("sandbox_id")
-	must(t, cs, "sandbox_exec", map[string]any{"command": "mkdir d; echo x > d/ok.txt; echo x > .env; echo x > a.py; head -c 1048577 /dev/zero > big.txt"})
-	for path, rule := range map[string]string{"d/ok.txt": "", ".env": "files.refuse .env", "a.py": "files.allow", "big.txt": "limits.file_mb"} {
+	must(t, cs, "sandbox_exec", map[string]any{"command": "mkdir d; echo x > d/ok.txt; echo x > .env; echo x > a.py; head -c 1048577 /dev/zero > big.txt; ln -s big.txt link.txt"})
+	for path, rule := range map[string]string{"d/ok.txt": "", ".env": "files.refuse .env", "a.py": "files.allow", "big.txt": "limits.file_mb", "link.txt": "limits.file_mb"} {
 		for _, args := range []map[string]any{{"path": path}, {"path": path, "max_bytes": 1}, {"path": path, "line_limit": 1}} {
 			_, message := do(t, cs, "sandbox_fs_read", args).failure()
 			if rule == "" && message != "" || rule != "" && !strings.Contains(message, fmt.Sprintf("guard rule %q", rule)) {

@@ -135,8 +135,11 @@ func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.
 	if err != nil {
 		return nil, resourceError(uri, err)
 	}
-	if len(data) > maxGotBytes {
+	switch fail := s.checkSize(name, int64(len(data))); { // it may have grown
+	case len(data) > maxGotBytes:
 		return nil, invalidParams("the file is too large for a resource; use sandbox_fs_read")
+	case fail != nil:
+		return nil, invalidParams(fail.Message)
 	}
 	c := &mcp.ResourceContents{URI: uri, MIMEType: mediaType(name)}
 	if utf8.Valid(data) && !bytes.ContainsRune(data, 0) {
