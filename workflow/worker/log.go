@@ -144,8 +144,8 @@ func (q *Queue) FollowLog(ctx context.Context, runID string, w io.Writer) (r run
 	looks := runstore.News(ctx, logLookEvery,
 		func(ctx context.Context, changed func()) error { return q.watchLog(ctx, runID, changed) },
 		func(ctx context.Context, changed func()) error { return q.journal.Watch(ctx, runID, changed) })
-	active := time.Now() // when the run was last known to be active
-	for place, ended := int64(0), false; ; {
+	active := time.Now() // when the run was last known to be active, or when its end was first seen
+	for place, ended, finished := int64(0), false, false; ; {
 		continues, err := q.Has(ctx, runID) // before the run, which may end and leave the queue
 		if err == nil {
 			r, err = q.journal.Run(ctx, runID) // before the log, which then contains at least as much
@@ -164,12 +164,14 @@ func (q *Queue) FollowLog(ctx context.Context, runID string, w io.Writer) (r run
 		if err != nil {
 			return r, err
 		}
+		wasFinished := finished
+		finished = !r.Finished.IsZero()
 		switch silence := time.Since(active); {
-		case r.Finished.IsZero() && continues:
-			active = time.Now()
-		case r.Finished.IsZero() && silence > 5*flushEvery: // the log of such a run has no end
+		case finished && (ended || wasFinished && silence > flushTimeout): // a killed worker may not have written the end
 			return r, nil
-		case !r.Finished.IsZero() && (ended || silence > flushTimeout): // a killed worker may not have written the end
+		case finished != wasFinished, !finished && continues:
+			active = time.Now()
+		case !finished && silence > 5*flushEvery: // the log of such a run has no end
 			return r, nil
 		}
 		select {
