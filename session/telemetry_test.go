@@ -187,19 +187,15 @@ func TestFailedSpans(t *testing.T) {
 	m := newManager(t, e, &session.Options{TracerProvider: tp})
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
 	exporter.Reset()
-	if _, err := s.StatFile(t.Context(), "missing"); err == nil {
-		t.Error("no error")
-	}
-	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "exit 1"}); err != nil {
-		t.Error(err)
-	}
-	if errs := s.KillCommands(t.Context(), []string{"unknown"}); !errors.Is(errs[0], backend.ErrNotFound) {
-		t.Errorf("%v, want ErrNotFound", errs)
+	_, missing := s.StatFile(t.Context(), "missing")
+	run(t, s, sandbox.ExecRequest{Command: "exit 1"})
+	for _, err := range append(s.KillCommands(t.Context(), []string{"unknown"}), missing) {
+		if !errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("%v, want ErrNotFound", err)
+		}
 	}
 	e.setHooks(func(context.Context, backend.Spec) error { return fmt.Errorf("%w: text", backend.ErrImage) }, nil, nil)
-	if _, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "other"), testImage()); err == nil {
-		t.Error("no error")
-	}
+	refuses(t, m, session.WorkflowKey("run_1", "other"), testImage(), backend.ErrImage)
 	e.setHooks(nil, nil, nil)
 	for i, want := range []string{"not_found", "", "not_found", "image"} {
 		span := exporter.GetSpans()[i]
