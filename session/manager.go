@@ -146,10 +146,8 @@ func (o *Options) complete() error {
 	}
 	o.Labels = maps.Clone(o.Labels)
 	o.Defaults.Images = maps.Clone(o.Defaults.Images)
-	if err := o.Defaults.Limits.Validate(); err != nil {
-		return err
-	}
-	if _, err := sandbox.ExecTimeout(o.Defaults.ExecTimeout, sandbox.DefaultExecTimeout); err != nil {
+	_, err := sandbox.ExecTimeout(o.Defaults.ExecTimeout, sandbox.DefaultExecTimeout)
+	if err := cmp.Or(o.Defaults.Limits.Validate(), checkIsolation(o.Defaults.Isolation), err); err != nil {
 		return err
 	}
 	o.Store = cmp.Or(o.Store, record.NewMemoryStore())

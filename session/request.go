@@ -28,23 +28,13 @@ func (m *Manager) prepare(req Request) (Request, error) {
 	if req.Root != backend.RootReadonly && req.Root != backend.RootWritable {
 		return req, fmt.Errorf("%w: invalid root mode %d", backend.ErrInvalid, req.Root)
 	}
-	if req.Isolation != "" && !slices.Contains(backend.Isolations(), req.Isolation) {
-		return req, fmt.Errorf("%w: unknown isolation %q, must be one of %q", backend.ErrInvalid,
-			sanitize.Clip(string(req.Isolation)), backend.Isolations())
+	req.Network = cmp.Or(req.Network, backend.NetworkNone)
+	err = cmp.Or(checkIsolation(req.Isolation), m.checkEgress(req), m.checkEnvironment(req), sandbox.ValidateEnv(req.Env))
+	if err != nil {
+		return req, err
 	}
 	req.Isolation = req.Isolation.Stricter(m.opts.Defaults.Isolation)
-	req.Network = cmp.Or(req.Network, backend.NetworkNone)
-	if err := m.checkEgress(req); err != nil {
-		return req, err
-	}
-	if err := m.checkEnvironment(req); err != nil {
-		return req, err
-	}
-	req.Environment = req.Environment.Clone()
-	if err := sandbox.ValidateEnv(req.Env); err != nil {
-		return req, err
-	}
-	req.Env = maps.Clone(req.Env)
+	req.Environment, req.Env = req.Environment.Clone(), maps.Clone(req.Env)
 	if req.fork == nil { // a fork has the origin's mounts, which include the defaults
 		req.Mounts = slices.Concat(m.opts.Defaults.Mounts, req.Mounts)
 	}
@@ -72,6 +62,15 @@ func (m *Manager) prepare(req Request) (Request, error) {
 	}
 	req.IdleTimeout = cmp.Or(req.IdleTimeout, m.opts.IdleTimeout)
 	return req, nil
+}
+
+// checkIsolation checks a minimum isolation.
+func checkIsolation(i backend.Isolation) error {
+	if i != "" && !slices.Contains(backend.Isolations(), i) {
+		return fmt.Errorf("%w: unknown isolation %q, must be one of %q", backend.ErrInvalid, sanitize.Clip(string(i)),
+			backend.Isolations())
+	}
+	return nil
 }
 
 // permit validates image and user and applies the policy.
