@@ -98,7 +98,8 @@ func TestLargeStreams(t *testing.T) {
 		t.Errorf("%v, %d bytes of %d", err, out.Len(), len(in))
 	}
 	must(t, second(s.EditFile(t.Context(), "dir/large", 0, func(old []byte) ([]byte, error) { return old[1:], nil })))
-	if data, _, err := s.ReadFileBytes(t.Context(), "dir/large", sandbox.ReadFileOptions{Limit: 1}); err != nil || string(data) != "1" {
+	data, _, err := s.ReadFileBytes(t.Context(), "dir/large", sandbox.ReadFileOptions{Limit: 1})
+	if err != nil || string(data) != "1" {
 		t.Errorf("%v, %.20q", err, data)
 	}
 }
