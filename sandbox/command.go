@@ -108,8 +108,8 @@ func (s *Sandbox) Command(id string) *Command { return &Command{s, id} }
 func (c *Command) ID() string { return c.id }
 
 // Wait waits until the command ends, at most for d. If d is negative, Wait has no time limit. If the command is still
-// running after d, Wait returns its status and no error. The output is the same as from Exec, limited by Exec's
-// HeadBytes and TailBytes. The output is omitted if Exec has already returned it, or if the command ended long ago.
+// running after d, Wait returns its status and no error. The output is the whole output so far, limited by Exec's
+// HeadBytes and TailBytes, even if Exec has already returned a part. It is empty if the command ended long ago.
 func (c *Command) Wait(ctx context.Context, d time.Duration) (res ExecResult, err error) {
 	ctx, span := c.start(ctx, telemetry.SpanWaitExec)
 	defer func() { c.s.end(span, "Wait", &err) }()
@@ -171,7 +171,8 @@ func (c *Command) Write(ctx context.Context, data []byte, eof bool) (err error) 
 }
 
 // Signal signals the command's whole process tree. If signal is empty, Signal sends TERM and, after a grace period,
-// KILL. Otherwise it sends signal, for example "SIGINT" or "INT". If the command has ended, Signal does nothing.
+// KILL, and also ends the remaining background processes of an ended command. Otherwise it sends signal, for example
+// "SIGINT" or "INT". If the command has ended, Signal then does nothing.
 func (c *Command) Signal(ctx context.Context, signal string) (status ExecStatus, err error) {
 	ctx, span := c.start(ctx, telemetry.SpanKillExec)
 	defer func() { c.s.end(span, "Signal", &err) }()

@@ -63,7 +63,8 @@ type ListFilesOptions struct {
 	Limit     int // maximum number of entries, up to MaxListEntries; default DefaultListEntries
 }
 
-// FileList is the result of ListFiles. Entries are sorted by path. Symlinks are not followed.
+// FileList is the result of ListFiles. Each directory's entries are sorted by name. In a recursive list, a directory's
+// contents follow the directory. Symlinks are not followed.
 type FileList struct {
 	Entries   []FileInfo
 	Total     int64 // number of entries, or a lower bound
