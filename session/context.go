@@ -31,7 +31,8 @@ func SessionNameFromContext(ctx context.Context) string {
 
 // WithUser sets the end user of agents run with ctx. An agent file with `session: user` uses this user's sandbox. The
 // sandbox outlives runs and is removed after the idle timeout. Sandboxes of Genkit agents' conversations also belong to
-// the user. The name must come from the program, which has authenticated the user, never from a model.
+// the user. The name must come from the program, which has authenticated the user, never from a model. See
+// record.UserScope for the maximum length.
 func WithUser(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, userKey{}, name)
 }
@@ -42,8 +43,8 @@ func UserFromContext(ctx context.Context) string {
 	return name
 }
 
-// WithBase sets the default request for the run's sandboxes. Opening a sandbox with ctx takes every unset field from
-// base, and always Retention. Therefore an agent without special settings shares the run's sandbox.
+// WithBase sets the default request for the run's sandboxes. The tools apply it with WithDefaults, so an agent without
+// special settings shares the run's sandbox. Manager.Open does not apply it.
 func WithBase(ctx context.Context, base Request) context.Context {
 	return context.WithValue(ctx, baseKey{}, base)
 }
@@ -54,8 +55,9 @@ func BaseFromContext(ctx context.Context) (Request, bool) {
 	return base, ok
 }
 
-// WithDefaults returns r with zero fields taken from base and, by name, the variables of base missing in r. If base
-// explicitly has no network, r has none either, but services, which are not a network.
+// WithDefaults returns r with zero fields taken from base, except IdlePolicy, Mode, and Match, and, by name, the
+// variables of base missing in r. If base explicitly has no network, r has none either, but services, which are not a
+// network.
 func (r Request) WithDefaults(base Request) Request {
 	if r.Image == "" {
 		r.Image, r.DefaultImage = base.Image, base.DefaultImage

@@ -29,10 +29,11 @@ func (m *Manager) Get(key Key) (*Session, error) {
 }
 
 // Lookup returns the session with the specified id in scope. If the sandbox was closed, Lookup returns an error
-// wrapping backend.ErrClosed. If it died, the error wraps backend.ErrLost. For an id of another scope, Lookup returns
-// the same error as for an unknown id and logs the attempt. Without Options.Join, Lookup knows only ids of this manager
-// and does not query the engine. Commands in a joined sandbox reach hosts only if the request of WithBase has the same
-// allowlist as the record.
+// wrapping backend.ErrClosed. If it died and has no session, the error wraps backend.ErrLost. The session of a dead
+// sandbox can still be closed; its other calls return ErrLost. For an id of another scope, Lookup returns the same
+// error as for an unknown id and logs the attempt. Without Options.Join, Lookup knows only ids of this manager and does
+// not query the engine. Commands in a joined sandbox reach hosts only if the request of WithBase has the same allowlist
+// as the record.
 func (m *Manager) Lookup(ctx context.Context, scope record.Scope, id string) (_ *Session, err error) {
 	defer func() { err = sandbox.WrapError("Lookup", m.driver, "", err) }()
 	if err := ctx.Err(); err != nil {

@@ -65,7 +65,7 @@ type Options struct {
 	// DefaultReapEvery. If negative, the manager never searches.
 	ReapEvery time.Duration
 	// MaxFileBytes is the maximum size of one WriteFile, and of one ReadFile without a limit. If zero, it is
-	// DefaultMaxFileBytes.
+	// sandbox.DefaultMaxFileBytes.
 	MaxFileBytes int64
 	// TracerProvider creates spans. If nil, the global provider is used.
 	TracerProvider trace.TracerProvider
@@ -144,7 +144,7 @@ type Request struct {
 
 	// IdleTimeout overrides Options.IdleTimeout. If zero, the manager's timeout applies. If negative, the sandbox does
 	// not time out. If several openers set it, the longest timeout applies. If no process is left to close the sandbox,
-	// the sandbox exits two minutes after the first opener's timeout.
+	// the sandbox exits two minutes after the longest of two minutes and the first opener's timeout and Retention.
 	IdleTimeout time.Duration
 	// IdlePolicy applies to named sandboxes (UserKey) of managers with an Instance and a Store. If empty, an existing
 	// sandbox keeps the policy, and a new one has Defaults.IdlePolicy or IdleRemove. IdleStop requires files to survive
@@ -152,8 +152,8 @@ type Request struct {
 	// wrapping backend.ErrUnsupported. When a sandbox is stopped as idle, the session is closed for all holders. The
 	// sandbox then has no owner until it is opened again, and closing the manager does not remove it.
 	IdlePolicy record.IdlePolicy
-	// ExecTimeout is the default timeout for commands, from MinExecTimeout to MaxExecTimeout. If zero, it is
-	// DefaultExecTimeout. The first opener's value applies.
+	// ExecTimeout is the default timeout for commands, from sandbox.MinExecTimeout to sandbox.MaxExecTimeout. If zero,
+	// it is sandbox.DefaultExecTimeout. The first opener's value applies.
 	ExecTimeout time.Duration
 	// Retention is how long the sandbox is kept for inspection after the end of the run (CloseScope). A retained
 	// sandbox accepts no calls. The first opener's value applies.
@@ -201,9 +201,10 @@ const (
 // CloseOptions are options for CloseSession.
 type CloseOptions struct {
 	// KeepWorkspace removes the sandbox but keeps the workspace. With an Instance and a Store, opening the key within
-	// 30 days returns a sandbox with the same id and files, even if the request differs. CloseScope deletes the
-	// workspace, and it is also deleted after these 30 days. If the workspace cannot outlive the sandbox, CloseSession
-	// returns an error wrapping backend.ErrUnsupported and closes nothing. If false, the workspace is deleted.
+	// 30 days returns a sandbox with the same id and files. For a named sandbox, the request may differ, except for User
+	// and the workspace's size. CloseScope deletes the workspace, and it is also deleted after these 30 days. If the
+	// workspace cannot outlive the sandbox, CloseSession returns an error wrapping backend.ErrUnsupported and closes
+	// nothing. If false, the workspace is deleted.
 	KeepWorkspace bool
 }
 

@@ -32,8 +32,9 @@ const (
 
 // PoolSpec describes pooled sandboxes for one kind of request.
 type PoolSpec struct {
-	// Request describes the sandboxes. An Open uses one of them if image, user, root, limits, network, and OCI runtime
-	// are the same after defaults and ceiling. All other fields must be empty or are ignored.
+	// Request describes the sandboxes. An Open uses one of them if image, user, root, limits, network, OCI runtime,
+	// environment, mounts, and caches are the same after defaults and ceiling. All other fields must be empty or are
+	// ignored.
 	Request Request
 	// Size is the number of sandboxes to keep ready.
 	Size int

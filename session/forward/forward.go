@@ -127,9 +127,9 @@ func (f *Forwarder) Close() error {
 	return errors.Join(errs...)
 }
 
-// Serve forwards connections until ctx ends or Close is called, and then returns nil. If the sandbox is lost or closed,
-// it returns an error. Before Serve returns, it closes the Forwarder, resets the open connections, and waits for their
-// goroutines.
+// Serve forwards connections until ctx ends or Close is called, and then returns nil. After the sandbox is lost or
+// closed, Serve returns an error at the next connection. Before Serve returns, it closes the Forwarder, resets the open
+// connections, and waits for their goroutines.
 func (f *Forwarder) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

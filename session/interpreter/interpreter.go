@@ -2,7 +2,7 @@
 // program to the next.
 //
 // The process is a command of the sandbox. It outlives the host program. It exits with the sandbox, after half an hour
-// without use, or if a program does not stop after the timeout.
+// without use, 25 hours after its start, or if a program does not stop after the timeout.
 package interpreter
 
 import (

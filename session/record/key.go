@@ -65,8 +65,8 @@ func (s Scope) String() string { return s.Namespace + ":" + s.ID }
 // userName is the name in the keys of end users' sandboxes.
 const userName = "user"
 
-// UserScope returns the scope of an end user's sandboxes, which outlive runs. The name may be any text. UserScope
-// replaces bytes not allowed in keys by "_" and two hexadecimal digits.
+// UserScope returns the scope of an end user's sandboxes, which outlive runs. UserScope replaces bytes not allowed in
+// keys by "_" and two hexadecimal digits. The name may be any text with at most MaxPart bytes after this replacement.
 func UserScope(user string) Scope {
 	var id strings.Builder
 	for i, c := range []byte(user) {
