@@ -53,8 +53,8 @@ const name = "kubernetes"
 
 // Options configure New. A nil *Options and the zero value select the defaults.
 type Options struct {
-	// Kubeconfig is the path of the kubeconfig file. If empty, it defaults to the in-cluster configuration if the
-	// program runs in a pod, then to the files in the variable KUBECONFIG, then to ~/.kube/config.
+	// Kubeconfig is the path of the kubeconfig file. If empty, it defaults to the files in the variable KUBECONFIG, then
+	// to ~/.kube/config, then to the in-cluster configuration if the program runs in a pod.
 	Kubeconfig string
 	// Context is the kubeconfig context. If empty, it defaults to the current context.
 	Context string
@@ -108,7 +108,7 @@ type Options struct {
 }
 
 // Backend is a [backend.SandboxBackend] in one namespace of a cluster. It is safe for concurrent use. Streams of Dial
-// and Connect stay open after Close.
+// stay open after Close.
 type Backend struct {
 	*common
 	d *driver
