@@ -26,7 +26,8 @@ func Stamp(dir string, names []string) Stamps {
 // Write writes the files of the tree into the directory dir and creates dir if it does not exist. Like [Patch.Apply],
 // it never writes outside dir, through a link, or into a Git repository, it replaces files atomically, and it keeps
 // their permissions. It replaces an existing file with other content only if the file is unchanged since before, or if
-// force is true. Otherwise the file is a conflict. The path of dir must not contain a link.
+// force is true. Otherwise the file is a conflict. The path of dir must not contain a link: Write then fails, but may
+// create missing directories of the path.
 func (t Tree) Write(dir string, before Stamps, force bool) (Result, error) {
 	var result Result
 	if err := os.MkdirAll(dir, 0o777); err != nil {
