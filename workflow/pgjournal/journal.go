@@ -470,8 +470,8 @@ func (j *Journal) runs(ctx context.Context, which string, args ...any) ([]runsto
 	step, error, tokens_in, tokens_out, tokens_cached, turns, calls, estimated, cost FROM workcell.run`+which, args...)
 }
 
-// Prune deletes the runs finished before a time, their entries, and older approval requests. It returns the number of
-// deleted runs.
+// Prune deletes the runs finished before a time, their entries, and older answered approval requests. It returns the
+// number of deleted runs.
 func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
 	if _, err = j.db.Exec(ctx, `DELETE FROM workcell.approval WHERE asked < $1 AND answer > ''`, before); err == nil {
 		n, err = j.db.Exec(ctx, `DELETE FROM workcell.run WHERE finished < $1`, before)

@@ -156,7 +156,8 @@ type Store interface {
 	Runs(ctx context.Context, q Query) (Page, error)
 	// Run must return a run. If the run is unknown, the error must wrap backend.ErrNotFound.
 	Run(ctx context.Context, id string) (Run, error)
-	// Prune must delete the runs finished before a time, and their entries. It must return the number of deleted runs.
+	// Prune must delete the runs finished before a time, their entries, and older answered approval requests. It must
+	// return the number of deleted runs.
 	Prune(ctx context.Context, before time.Time) (int64, error)
 	// Delete must delete a finished run and its entries. If the run has not finished, Delete must do nothing.
 	Delete(ctx context.Context, runID string) error

@@ -325,8 +325,8 @@ step, error, tokens_in, tokens_out, tokens_cached, turns, calls, estimated, cost
 	return list, err
 }
 
-// Prune deletes the runs finished before a time, their entries, and older approval requests. It returns the number of
-// deleted runs.
+// Prune deletes the runs finished before a time, their entries, and older answered approval requests. It returns the
+// number of deleted runs.
 func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
 	if _, err = j.f.Exec(ctx, `DELETE FROM approval WHERE asked < ? AND answer > ''`, before.UnixMicro()); err == nil {
 		n, err = j.f.Exec(ctx, `DELETE FROM run WHERE finished > 0 AND finished < ?`, before.UnixMicro())
