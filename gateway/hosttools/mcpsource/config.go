@@ -35,7 +35,7 @@ type Server struct {
 	Command []string          `yaml:"command"`
 	Dir     string            // absolute working directory of the program; default /
 	Env     map[string]Secret `yaml:"env"` // in addition to PATH, HOME and LANG
-	Eager   bool              // start the server with the host process instead of on first use
+	Eager   bool              // the host process should call Tools when it starts; New ignores it
 	URL     string            `yaml:"url"`
 	Headers map[string]Secret `yaml:"headers"`
 	Timeout time.Duration     // per request; default 30 seconds
