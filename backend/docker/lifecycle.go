@@ -116,8 +116,7 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 		}
 	}
 	if known && opts.Volumes {
-		err := b.removeUnforked(ctx, workspace.(volumeName))
-		if err = kit.Ignore(err, errReplaced); err != nil {
+		if err := kit.Ignore(b.removeUnforked(ctx, workspace.(volumeName)), errReplaced); err != nil {
 			return err
 		}
 	}
