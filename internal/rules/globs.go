@@ -14,7 +14,7 @@ import (
 
 const (
 	maxGlobs        = 100   // maximum length of a list
-	maxAlternatives = 1_000 // maximum of a pattern, because each one takes time for every file
+	maxAlternatives = 1_000 // maximum of a list, because each one takes time for every file
 )
 
 // Globs are patterns for paths below the work directory, for example dist/**. They can contain `*`, `?`, `[…]`, and
@@ -28,6 +28,7 @@ func (g Globs) Problems() (list hint.Problems) {
 		list.Add("outputs", "", "outputs has %d entries, the limit is %d", len(g), maxGlobs)
 		return list
 	}
+	all := 0.0
 	for i, text := range g {
 		glob, _ := splitGlob(text)
 		field := fmt.Sprintf("outputs[%d]", i)
@@ -39,10 +40,13 @@ func (g Globs) Problems() (list hint.Problems) {
 				"the output %q is not a path below /workspace", text)
 		case !doublestar.ValidatePattern(glob):
 			list.Add(field, "close every [ and {, and put \\ before literal characters", "the output %q is not a pattern", text)
-		case alternatives(glob) > maxAlternatives:
-			list.Add(field, "use fewer braces", "the output %q has more than %d alternatives", text, maxAlternatives)
+		case all+alternatives(glob) > maxAlternatives:
+			list.Add(field, "use fewer braces", "with the output %q, the list has more than %d alternatives", text,
+				maxAlternatives)
 		case slices.Index(g, text) < i:
 			list.Add(field, "remove one of the two", "duplicate output %q", text)
+		default:
+			all += alternatives(glob)
 		}
 	}
 	return list
