@@ -56,8 +56,8 @@ func TestDefaults(t *testing.T) {
 	if want := []string{"strong", "own", "strong"}; !slices.Equal(runtimes, want) {
 		t.Errorf("made with the OCI runtimes %q, want %q", runtimes, want)
 	}
-	tooLong := 2 * sandbox.MaxExecTimeout
-	for _, bad := range []session.Defaults{{Limits: backend.Limits{PIDs: 1}}, {ExecTimeout: tooLong}, {Isolation: "kernal"}} {
+	few, long := backend.Limits{PIDs: 1}, 2*sandbox.MaxExecTimeout
+	for _, bad := range []session.Defaults{{Limits: few}, {ExecTimeout: long}, {Isolation: "kernal"}} {
 		if _, err := session.NewManager(newEngine(t), &session.Options{Defaults: bad}); err == nil {
 			t.Errorf("%+v was taken", bad)
 		}

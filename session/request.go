@@ -29,8 +29,8 @@ func (m *Manager) prepare(req Request) (Request, error) {
 		return req, fmt.Errorf("%w: invalid root mode %d", backend.ErrInvalid, req.Root)
 	}
 	req.Network = cmp.Or(req.Network, backend.NetworkNone)
-	err = cmp.Or(checkIsolation(req.Isolation), m.checkEgress(req), m.checkEnvironment(req), sandbox.ValidateEnv(req.Env))
-	if err != nil {
+	err = cmp.Or(checkIsolation(req.Isolation), m.checkEgress(req), m.checkEnvironment(req))
+	if err = cmp.Or(err, sandbox.ValidateEnv(req.Env)); err != nil {
 		return req, err
 	}
 	req.Isolation = req.Isolation.Stricter(m.opts.Defaults.Isolation)

@@ -311,11 +311,12 @@ func model(t *testing.T, s *session.Session) {
 	must(t, err)
 	defer stop()
 	var out strings.Builder
+	to := sandbox.Streams{Stdout: &out, Stderr: &out}
 	_, err = s.Stream(ctx, sandbox.ExecRequest{Argv: []string{"python3", "-c", `
 import socket, sys
 host, port = sys.argv[1].split(":")
 s = socket.create_connection((host, int(port)))
-s.sendall(b"hello"); s.shutdown(socket.SHUT_WR); print(s.makefile().read())`, addr}}, sandbox.Streams{Stdout: &out, Stderr: &out})
+s.sendall(b"hello"); s.shutdown(socket.SHUT_WR); print(s.makefile().read())`, addr}}, to)
 	if err != nil || out.String() != "hello\n" {
 		t.Errorf("got %q, %v", out.String(), err)
 	}
