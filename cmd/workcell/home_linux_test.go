@@ -90,9 +90,7 @@ steps: [{id: make, type: exec, command: "echo new > a.txt; head -c 3000000 /dev/
 
 	var disk syscall.Statfs_t
 	checktest.Must(t, syscall.Statfs(dir, &disk))
-	if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, int64(disk.Bavail)*disk.Bsize-(2<<20)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, os.WriteFile(filepath.Join(dir, "filler"), make([]byte, int64(disk.Bavail)*disk.Bsize-(2<<20)), 0o600))
 	r = u.leaves("no space left", "agent", "run", filepath.Join(files, "maker.prompt"),
 		"--model", "scripted/"+filepath.Join(files, "script.yaml"), "--workspace", write(t, map[string]string{"a.txt": "old\n"}), "--apply")
 	checktest.Must(t, os.Remove(filepath.Join(dir, "filler")))

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
@@ -22,16 +23,10 @@ import (
 func (u user) serveUI(args ...string) (c *http.Client, at string, stop func()) {
 	cmd := u.command(append([]string{"ui", "--no-open", "--listen", "127.0.0.1:0"}, args...)...)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		u.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		u.t.Fatal(err)
-	}
+	checktest.Must(u.t, err)
+	checktest.Must(u.t, cmd.Start())
 	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		u.t.Fatal(err)
-	}
+	checktest.Must(u.t, err)
 	jar, _ := cookiejar.New(nil) // never fails
 	c = &http.Client{Jar: jar}
 	link, err := url.Parse(strings.TrimSpace(line))
@@ -51,14 +46,10 @@ func (u user) serveUI(args ...string) (c *http.Client, at string, stop func()) {
 func (u user) fetch(c *http.Client, at string) string {
 	u.t.Helper()
 	req, err := http.NewRequestWithContext(u.t.Context(), http.MethodGet, at, nil)
-	if err != nil {
-		u.t.Fatal(err)
-	}
+	checktest.Must(u.t, err)
 	req.Header.Set("Sec-Fetch-Site", "same-origin")
 	res, err := c.Do(req)
-	if err != nil {
-		u.t.Fatal(err)
-	}
+	checktest.Must(u.t, err)
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != http.StatusOK {
@@ -75,9 +66,7 @@ func TestUISandboxes(t *testing.T) {
 	_, s := ownedSandbox(t, u.environ)
 	exec := func(command string) string {
 		res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command})
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		return res.ExecID
 	}
 	exec("mkdir dir; printf 'text\\n' >'dir/a b.txt'; printf '<svg onload=x>' >i.svg")
@@ -124,9 +113,7 @@ func TestUIApproves(t *testing.T) {
 	run := u.command(asking(t)...)
 	var out bytes.Buffer
 	run.Stdout = &out
-	if err := run.Start(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, run.Start())
 	question := regexp.MustCompile(`action="(/inbox/[^/]+/)allow"`)
 	for _, answer := range []string{"allow", "deny", "tool"} {
 		var found []string
@@ -135,17 +122,13 @@ func TestUIApproves(t *testing.T) {
 			found = question.FindStringSubmatch(u.fetch(c, at+"/inbox"))
 		}
 		res, err := c.PostForm(at+found[1]+answer, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		_ = res.Body.Close() // nothing is left to read
 		if res.StatusCode != http.StatusForbidden {
 			t.Errorf("an answer without an origin: %s", res.Status)
 		}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at+found[1]+answer, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, err)
 		req.Header.Set("Sec-Fetch-Site", "same-origin")
 		if res, err = c.Do(req); err != nil {
 			t.Fatal(err)
