@@ -77,15 +77,7 @@ func (j *entriesJournal) Append(_ context.Context, e workflow.Entry) error {
 // the place in the file, and that results and the journal show the isolation of the sandboxes.
 func TestIsolation(t *testing.T) {
 	t.Parallel()
-	engine, err := memory.New(nil)
-	checktest.Must(t, err)
-	m, err := session.NewManager(engine, nil)
-	checktest.Must(t, err)
-	t.Cleanup(func() {
-		if err := m.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	engine, m := onMemory(t)
 	agents := agentFiles(map[string]string{"strict": "{mode: code, isolation: vm}"})
 	for _, test := range []struct{ yaml, place string }{
 		{"id: w\nsandbox: {image: x, isolation: container}\nsteps:\n  - {id: c, type: exec, command: a}\n", "w.yaml:2:32: "},
