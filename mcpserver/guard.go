@@ -116,7 +116,7 @@ func (s *Server) checkTime(args toolspec.Args) *toolspec.Error {
 		e.Remediation = fmt.Sprintf("Pass a timeout_seconds of at most %d, or divide the work.", bound)
 		return e
 	case *seconds == 0 && args.Code != "":
-		*seconds = min(bound, int64(sandbox.DefaultExecTimeout.Seconds()))
+		*seconds = int64(cmp.Or(time.Duration(s.execTimeout()), sandbox.DefaultExecTimeout).Seconds())
 	}
 	return nil
 }

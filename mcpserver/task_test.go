@@ -18,6 +18,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/patch"
@@ -190,6 +191,18 @@ func TestTaskFailures(t *testing.T) {
 		if code != tc.code || !strings.Contains(message, tc.text) || strings.Contains(message, "secret") {
 			t.Errorf("%v: %s %s, want %s %s", tc.args, code, message, tc.code, tc.text)
 		}
+	}
+}
+
+// TestTimeoutOfPrograms verifies that the default timeout of commands also applies to programs.
+func TestTimeoutOfPrograms(t *testing.T) {
+	t.Parallel()
+	o := &mcpserver.Options{}
+	o.Sandbox.Limits.ExecTimeout = frontmatter.Duration(time.Second)
+	cs := connect(t, newServer(t, newManager(t), o), nil)
+	code, _ := do(t, cs, "sandbox_run", map[string]any{"code": "sleep 60", "runtime": "bash"}).failure()
+	if code != "timeout" {
+		t.Errorf("code %q", code)
 	}
 }
 
