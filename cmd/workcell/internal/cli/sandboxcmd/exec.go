@@ -195,6 +195,10 @@ func (o *sandboxExecOptions) program(
 	if res.Lost {
 		a.Notice("variables of earlier programs are lost because the interpreter was stopped")
 	}
+	if res.Status == sandbox.ExecTimedOut {
+		a.Notice("program timed out after %s and was interrupted", res.Timeout)
+		return app.ExitWith(app.ExitExecTimeout)
+	}
 	return a.execStatus(res.ExecResult)
 }
 
