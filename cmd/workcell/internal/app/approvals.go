@@ -95,6 +95,12 @@ func (d *desk) await(
 		}
 		list, _ := d.store.Approvals(ctx, q.ID) // after an error, the next attempt may succeed
 		if len(list) == 0 || list[0].Answer == "" {
+			if d.here != nil || d.wait {
+				continue
+			}
+			if _, present, err := openApprovals(ctx, d.store); !present && err == nil {
+				return hosttools.Decision{}, hosttools.ErrNoApprover // the approvers have left
+			}
 			continue
 		}
 		cancel()

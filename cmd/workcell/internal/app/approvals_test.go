@@ -250,7 +250,12 @@ func TestPresentApprover(t *testing.T) {
 	if got := <-out; !got.Allow || err != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
+	out = o.ask(o.at(nil, false), "{}", time.Hour)
+	o.await(1)
 	o.must(leave())
+	if got := <-out; !errors.Is(got.err, hosttools.ErrNoApprover) {
+		t.Errorf("after the approvers left: %+v", got)
+	}
 	dead, end, err := o.records.Join(t.Context())
 	o.must(errors.Join(err, o.journal.Ask(t.Context(), runstore.Approval{ID: dead, Owner: dead}), end()))
 	if got := <-o.ask(o.at(nil, false), "{}", time.Hour); !errors.Is(got.err, hosttools.ErrNoApprover) {
