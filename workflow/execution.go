@@ -295,8 +295,8 @@ func (ex *execution) canRepeat(ctx context.Context, err error) bool {
 	return err != nil || len(gone) == 0
 }
 
-// outage reports whether the cause of err is outside the run. If a component is down or full, retry and on_error may
-// handle the error. If another process has the sandbox, they may not.
+// outage reports whether the cause of err is outside the run. If a component is down or full, on_error may handle the
+// error. If another process has the sandbox, they may not.
 func outage(err error, handled bool) bool {
 	full := errors.Is(err, backend.ErrCapacity) || errors.Is(err, backend.ErrNoRoom)
 	away := errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrVersion)
