@@ -64,7 +64,8 @@ func (r *run) collectResults(ctx context.Context) {
 // the outputs were never created or are too large, or if the sandbox is lost.
 func isStranded(err error) bool {
 	var e *Error
-	return err != nil && !errors.Is(err, backend.ErrLost) && (!errors.As(err, &e) || e.Code != codeOutputs)
+	permanent := errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrTooLarge)
+	return err != nil && !permanent && (!errors.As(err, &e) || e.Code != codeOutputs)
 }
 
 // collect reads the run's outputs and patch from the sandbox.
@@ -101,9 +102,6 @@ func (r *run) collect(ctx context.Context) error {
 			e.Where = fmt.Sprintf("%s:%d:%d", r.wf.Path, at.Line, at.Column)
 		}
 		return e
-	}
-	if errors.Is(err, backend.ErrTooLarge) || errors.Is(err, backend.ErrInvalid) { // permanent, even if the run is resumed
-		return failf(codeOutputs, err, "cannot collect all results: %v", err)
 	}
 	return err
 }

@@ -29,7 +29,7 @@ func TestOutputsAndPatch(t *testing.T) {
 	for _, c := range []struct{ end, outcome, where, message string }{
 		{"exit 0", "succeeded", "", ""},
 		{"exit 3", "failed", "", "the command exited with code 3"},
-		{"head -c 3000000 /dev/zero > .gitignore", "failed", "", "cannot collect all results: "},
+		{"head -c 3000000 /dev/zero > .gitignore", "failed", "", "cannot list the changes in the workspace: "},
 		{"rm r.csv", "failed", "test.yaml:2:11", "missing outputs: r.csv not found in the workspace"},
 	} {
 		wf := parse(t, `id: w
