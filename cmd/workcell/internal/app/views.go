@@ -138,9 +138,11 @@ func (a *App) ShowRun(ctx context.Context, j runstore.Store, id string) (d RunDe
 		d.File, d.Backend, d.Detached = n.Workflow, n.Backend, n.Detached
 	}
 	if d.Detached && (d.State == RunInterrupted || d.State == RunQueued) {
-		d.Waiting, err = a.isQueued(ctx, r.ID)
+		if d.Waiting, err = a.isQueued(ctx, r.ID); err != nil { // the rest of the run is known
+			a.Logger().Warn("cannot read the queue", "error", err)
+		}
 	}
-	return d, err
+	return d, nil
 }
 
 // costOf returns the model cost of a run's coding agents, or nil if no cost is known.

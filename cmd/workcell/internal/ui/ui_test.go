@@ -720,6 +720,15 @@ func TestIncompleteForm(t *testing.T) {
 	}
 }
 
+// TestUnreadableQueue verifies that the page of a detached run needs no queue.
+func TestUnreadableQueue(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	j := r.journal.For(r.owner, `{"workflow":"/wf.yaml","detached":true}`)
+	checktest.Must(t, j.Append(t.Context(), workflow.Entry{RunID: "run_1", Seq: 1, Kind: workflow.EventRunStarted}))
+	want(t, r.page("/runs/run_1"), "interrupted")
+}
+
 // TestSlowEngine verifies that a default engine without answers takes no time from the other engines of the list.
 func TestSlowEngine(t *testing.T) {
 	t.Parallel()
