@@ -225,9 +225,7 @@ func TestLostOwner(t *testing.T) {
 		<-ctx.Done()
 		return nil
 	}
-	if err := q.Carry(t.Context(), r, owner, lost, wait); err != nil {
-		t.Error(err)
-	}
+	checktest.Must(t, q.Carry(t.Context(), r, owner, lost, wait))
 	lives, err := q.Journal().Lives(t.Context(), owner)
 	if r, late := q.Journal().Run(t.Context(), id); late != nil || err != nil || lives || r.Owner == owner {
 		t.Errorf("its owner lives: %v, %v; %+v, %v", lives, err, r, late)
