@@ -140,8 +140,9 @@ func TestRemoveBegun(t *testing.T) {
 		must(t, d.RemoveBegun(id))
 		ids, err := d.Begun()
 		left, err2 := os.ReadDir(d.Of("run_1"))
-		if err := errors.Join(err, err2); err != nil || !cmp.Equal(ids, want, cmpopts.EquateEmpty()) || len(left) != 2*len(want) {
-			t.Errorf("behind %s: %v, %v, %v", id, ids, left, err)
+		must(t, errors.Join(err, err2))
+		if !cmp.Equal(ids, want, cmpopts.EquateEmpty()) || len(left) != 2*len(want) {
+			t.Errorf("behind %s: %v, %v", id, ids, left)
 		}
 	}
 }

@@ -14,16 +14,17 @@ import (
 func TestText(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
-		"plain text, ünï, 日本\n\ttab": "plain text, ünï, 日本\n\ttab",
-		"\x1b[31mred\x1b[0m":         `\x1b[31mred\x1b[0m`,
-		"\x1b]0;title\a":             `\x1b]0;title\x07`,
-		"over\rwrite":                `over\x0dwrite`,
-		"bad \xff byte":              `bad \xff byte`,
-		"a\u202eb\u200bc\u0085":      `a\u202eb\u200bc\u0085`,
-		"nul\x00del\x7f":             `nul\x00del\x7f`,
-		"a\u3164\u115f\u034f\u2800b": `a\u3164\u115f\u034f\u2800b`,
-		"a\ufe0fb\U000e0101 1\ufe0f": `a\ufe0fb\ue0101 1\ufe0f`,
-		"⚠\ufe0f ℹ\ufe0f ↔\ufe0f ⤴\ufe0f ‼\ufe0f 〰\ufe0f 1\ufe0f\u20e3": "⚠\ufe0f ℹ\ufe0f ↔\ufe0f ⤴\ufe0f ‼\ufe0f 〰\ufe0f 1\ufe0f\u20e3",
+		"plain text, ünï, 日本\n\ttab":      "plain text, ünï, 日本\n\ttab",
+		"\x1b[31mred\x1b[0m":              `\x1b[31mred\x1b[0m`,
+		"\x1b]0;title\a":                  `\x1b]0;title\x07`,
+		"over\rwrite":                     `over\x0dwrite`,
+		"bad \xff byte":                   `bad \xff byte`,
+		"a\u202eb\u200bc\u0085":           `a\u202eb\u200bc\u0085`,
+		"nul\x00del\x7f":                  `nul\x00del\x7f`,
+		"a\u3164\u115f\u034f\u2800b":      `a\u3164\u115f\u034f\u2800b`,
+		"a\ufe0fb\U000e0101 1\ufe0f":      `a\ufe0fb\ue0101 1\ufe0f`,
+		"⚠\ufe0f ℹ\ufe0f ↔\ufe0f ⤴\ufe0f": "⚠\ufe0f ℹ\ufe0f ↔\ufe0f ⤴\ufe0f",
+		"‼\ufe0f 〰\ufe0f 1\ufe0f\u20e3":   "‼\ufe0f 〰\ufe0f 1\ufe0f\u20e3",
 	} {
 		if got := Text(in); got != want {
 			t.Errorf("Text(%q) = %q, want %q", in, got, want)

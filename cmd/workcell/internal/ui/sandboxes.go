@@ -35,7 +35,7 @@ func (s *Server) manager(ctx context.Context, name string, limit time.Duration) 
 	}
 	s.opening.Lock()
 	defer s.opening.Unlock()
-	if m := s.opened(name); m != nil { // meanwhile
+	if m := s.opened(name); m != nil { // another request has opened it
 		return m, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
