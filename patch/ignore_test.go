@@ -131,7 +131,5 @@ func TestIgnoreHasBounds(t *testing.T) {
 	for i := range 50_000 {
 		g.Ignores(fmt.Sprintf("src/some/package%d/directory/file%d.go", i%500, i))
 	}
-	if err := g.Err(); err != nil {
-		t.Error(err)
-	}
+	must(t, g.Err())
 }

@@ -53,7 +53,5 @@ func TestMorePortsThanConnections(t *testing.T) {
 		}
 	}
 	cancel()
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
+	checktest.Must(t, <-served)
 }

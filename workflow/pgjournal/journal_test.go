@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/session/record/postgres"
@@ -44,14 +45,8 @@ func records(t *testing.T, url string) *postgres.Store {
 // closing closes c at the end of the test.
 func closing[C interface{ Close() error }](t *testing.T, c C, err error) C {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	checktest.Must(t, err)
+	t.Cleanup(func() { checktest.Must(t, c.Close()) })
 	return c
 }
 
@@ -79,17 +74,12 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	// A watch does not report changes of other runs.
-	if err := errors.Join(entry("run_1", 1, workflow.EventRunStarted), entry("run_2", 1, workflow.EventRunStarted),
-		here.AskCancel(t.Context(), "run_2"), here.AskCancel(t.Context(), "run_1")); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, entry("run_1", 1, workflow.EventRunStarted))
+	checktest.Must(t, entry("run_2", 1, workflow.EventRunStarted))
+	checktest.Must(t, errors.Join(here.AskCancel(t.Context(), "run_2"), here.AskCancel(t.Context(), "run_1")))
 	look(func(r runstore.Run) bool { return r.Cancel })
-	if err := here.Take(t.Context(), "run_1", "", "other"); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, here.Take(t.Context(), "run_1", "", "other"))
 	look(func(r runstore.Run) bool { return r.Owner == "other" && !r.Cancel })
-	if err := here.Finish(t.Context(), "run_1", workflow.Cancelled, nil); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, here.Finish(t.Context(), "run_1", workflow.Cancelled, nil))
 	look(func(r runstore.Run) bool { return !r.Finished.IsZero() })
 }

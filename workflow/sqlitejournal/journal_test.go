@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/session/record/sqlite"
 	"github.com/workcell-dev/workcell/workflow/journaltest"
@@ -38,9 +39,7 @@ func TestJournal(t *testing.T) {
 					_, err = db.ExecContext(t.Context(), query)
 					err = errors.Join(err, db.Close())
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				checktest.Must(t, err)
 			},
 		}
 	})
@@ -49,13 +48,7 @@ func TestJournal(t *testing.T) {
 // closing closes c at the end of the test.
 func closing[C interface{ Close() error }](t *testing.T, c C, err error) C {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	checktest.Must(t, err)
+	t.Cleanup(func() { checktest.Must(t, c.Close()) })
 	return c
 }

@@ -137,15 +137,11 @@ func TestStartsBesideItsFile(t *testing.T) {
 	own, repository := t.TempDir(), t.TempDir()
 	self, err := os.Executable()
 	file := filepath.Join(own, "tools.yaml")
-	if err = errors.Join(err, os.Symlink(self, filepath.Join(own, "server")), os.WriteFile(filepath.Join(repository, "server"), []byte("#!/bin/false"), 0o700),
-		os.WriteFile(file, []byte("servers: {local: {command: [./server], env: {"+asServer+": '1'}}}"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, errors.Join(err, os.Symlink(self, filepath.Join(own, "server")), os.WriteFile(filepath.Join(repository, "server"), []byte("#!/bin/false"), 0o700),
+		os.WriteFile(file, []byte("servers: {local: {command: [./server], env: {"+asServer+": '1'}}}"), 0o600)))
 	t.Chdir(repository)
 	relative, err := filepath.Rel(repository, file)
-	if err = errors.Join(err, os.Symlink(relative, "link.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, errors.Join(err, os.Symlink(relative, "link.yaml")))
 	config, err := mcpsource.ReadConfig("link.yaml", os.LookupEnv)
 	checktest.Must(t, err)
 	withoutFile := config.Servers[0]

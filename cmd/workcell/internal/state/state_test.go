@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
@@ -18,12 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record/sqlite"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 func TestInstanceIsMadeOnce(t *testing.T) {
 	t.Parallel()
