@@ -33,9 +33,7 @@ func ownedSandbox(t *testing.T, environ []string) (*app.Manager, *session.Sessio
 	m, err := app.New(app.Options{Env: env, Stderr: io.Discard}).OpenManager(ctx, app.Use{})
 	checktest.Must(t, err)
 	t.Cleanup(func() {
-		if err := m.Close(ctx); err != nil {
-			t.Error(err)
-		}
+		checktest.Must(t, m.Close(ctx))
 		m.Done()
 	})
 	s, _, err := m.Open(ctx, session.UserKey("box"), session.Request{Image: "debian:bookworm-slim"})
