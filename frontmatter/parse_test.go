@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 func TestParse(t *testing.T) {
@@ -69,9 +70,7 @@ func TestParse(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			doc, err := frontmatter.Parse("a.prompt", []byte("---\n"+tt.yaml+"---\nbody\n"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			if diff := cmp.Diff(tt.want, doc.Sandbox); diff != "" {
 				t.Errorf("sandbox (-want +got):\n%s", diff)
 			}
@@ -105,9 +104,7 @@ Do {{task}}
 ---
 not frontmatter
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, err)
 	want := frontmatter.Meta{
 		Model: "googleai/gemini-2.5-flash", Description: "Writes code", ToolChoice: "required", MaxTurns: 12,
 		Tools: []string{"lookup"}, Use: []string{"genkit-middleware/retry", "x/y"}, HasOutput: true,
@@ -282,9 +279,7 @@ func TestParseAcceptsOddFiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			doc, err := frontmatter.Parse("a.prompt", []byte(src))
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, err)
 			if doc.Sandbox == nil || doc.Sandbox.Runtime != "python" {
 				t.Errorf("sandbox = %+v", doc.Sandbox)
 			}

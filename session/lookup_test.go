@@ -344,9 +344,8 @@ func TestLookIsNoUse(t *testing.T) {
 			if err != nil || string(content) != "seen\n" {
 				t.Errorf("%q, %v", content, err)
 			}
-			if _, err := v.Commands(t.Context()); err != nil {
-				t.Error(err)
-			}
+			_, err = v.Commands(t.Context())
+			must(t, err)
 			pass(0) // with an open connection
 			must(t, v.Close(t.Context()))
 		}

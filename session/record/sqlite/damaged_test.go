@@ -25,9 +25,8 @@ func TestDamagedRecord(t *testing.T) {
 		return s
 	}
 	s := open()
-	if err := s.Insert(t.Context(), record.Record{ID: "one", Key: record.UserKey("one"), Engine: "docker", State: record.Ready, Created: time.Now()}); err != nil {
-		t.Fatal(err)
-	}
+	rec := record.Record{ID: "one", Key: record.UserKey("one"), Engine: "docker", State: record.Ready, Created: time.Now()}
+	checktest.Must(t, s.Insert(t.Context(), rec))
 	checktest.Must(t, s.Close())
 	raw, err := os.ReadFile(path)
 	checktest.Must(t, err)
