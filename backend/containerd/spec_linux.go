@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -79,6 +80,9 @@ func (b *driver) mounts(p *plan, r *record, volumes []string) []specs.Mount {
 		bind(dir.guest(b.guestFor(r.config.Runtime).Version), guestDir, "ro"),
 		workspaceMount(r))
 	for _, v := range volumes {
+		if slices.ContainsFunc(p.Spec.Mounts, func(m backend.Mount) bool { return m.Target == v }) {
+			continue // gVisor would show the volume instead of the mount
+		}
 		ms = append(ms, tmpfs(v, kit.ImageVolumeBytes, kit.User{}))
 	}
 	for _, m := range p.Spec.Mounts {
