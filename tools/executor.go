@@ -66,13 +66,28 @@ type execution struct {
 
 type executionKey struct{} // holds the *execution of an agent's run
 
-// executorHooks returns hooks to run a coding agent instead of the model.
+// executorHooks returns hooks to run a coding agent instead of the model. If the coding agent failed, an answer of
+// another model, for example of the middleware Fallback, does not replace its work.
 func (b *binding) executorHooks() *ai.Hooks {
-	return &ai.Hooks{WrapGenerate: b.wrapGenerate, WrapModel: b.execute}
+	var failed error // of the latest attempt
+	return &ai.Hooks{
+		WrapGenerate: func(ctx context.Context, p *ai.GenerateParams, next ai.GenerateNext) (*ai.ModelResponse, error) {
+			resp, err := b.wrapGenerate(ctx, p, next)
+			if err == nil && failed != nil {
+				return nil, failed
+			}
+			return resp, err
+		},
+		WrapModel: func(ctx context.Context, p *ai.ModelParams, _ ai.ModelNext) (resp *ai.ModelResponse, err error) {
+			resp, err = b.execute(ctx, p)
+			failed = err
+			return resp, err
+		},
+	}
 }
 
 // execute answers a request by running the coding agent on the task in the last message.
-func (b *binding) execute(ctx context.Context, p *ai.ModelParams, _ ai.ModelNext) (*ai.ModelResponse, error) {
+func (b *binding) execute(ctx context.Context, p *ai.ModelParams) (*ai.ModelResponse, error) {
 	x, ok := ctx.Value(executionKey{}).(*execution)
 	if !ok { // the prompt was not run as an Agent
 		x = &execution{watch: &watcher{}}

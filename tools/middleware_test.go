@@ -16,6 +16,7 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 	"github.com/firebase/genkit/go/plugins/middleware"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session"
@@ -154,6 +155,25 @@ func TestFallback(t *testing.T) {
 		ai.WithUse(&middleware.Fallback{Models: []ai.ModelRef{ai.NewModelRef(second, nil)}}, r.plugin.Use(bash())))
 	if err != nil || code(seen.outputs()[0]) != "not_found" {
 		t.Errorf("outputs %v: %v", seen.outputs(), err)
+	}
+}
+
+// TestFallbackOfCodingAgent verifies that a run fails if the coding agent did not run and another model answered.
+func TestFallbackOfCodingAgent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &middleware.Middleware{})
+	asked := 0
+	genkit.DefineModelAction(r.g, "test/second", &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, Media: true}},
+		func(context.Context, *ai.ModelRequest, any, ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+			asked++
+			return &ai.ModelResponse{Message: ai.NewModelTextMessage("I fixed it"), FinishReason: ai.FinishReasonStop}, nil
+		})
+	a := r.agent("coder", "---\nuse: [{name: genkit-middleware/fallback, config: {models: [{name: test/second}]}}]\n"+
+		"sandbox: {mode: executor, image: x, executor: {command: custom, argv: [echo]}}\n---\nx")
+	image := ai.NewUserMessage(ai.NewMediaPart("image/png", "data:image/png;base64,"))
+	res, err := a.Run(t.Context(), nil, &tools.RunOptions{Messages: []*ai.Message{image}})
+	if !errors.Is(err, backend.ErrUnsupported) || asked != 1 {
+		t.Errorf("%+v, %v, the second model was asked %d times", res, err, asked)
 	}
 }
 
