@@ -40,6 +40,20 @@ const SpecialFile = "neither a file nor a link"
 // LeasedFile is the reason why ReadTree and Diff omit files on which a process has a lease.
 const LeasedFile = "a process has a lease on the file"
 
+// Other reasons why ReadTree and Diff omit entries.
+const (
+	notUTF8        = "its name is not UTF-8"
+	growing        = "the file grew while it was read"
+	unreadableFile = "cannot read the file"
+	unreadableLink = "cannot read the link"
+)
+
+// Repairable reports whether ReadTree can read an entry omitted for this reason after a change in the sandbox, for
+// example of the entry's mode. The other reasons are exceeded limits.
+func Repairable(reason string) bool {
+	return slices.Contains([]string{SpecialFile, LeasedFile, notUTF8, growing, unreadableFile, unreadableLink}, reason)
+}
+
 // ReadTree reads the files and links in the workspace for whose paths want returns true. It skips directories for which
 // enter returns false, and always skips directories of version control and of Workcell. omitted lists unreadable and
 // incomplete files and directories, with the reasons, if want or enter returns true for them. "." is the workspace.
@@ -194,7 +208,7 @@ func (r *treeReader) usable(dir string, entries []FileInfo) []FileInfo {
 		switch {
 		case len(e.RawPath) > 0:
 			r.unread[e.Path] = e.Type == TypeDir
-			r.omit(e.Path, "its name is not UTF-8")
+			r.omit(e.Path, notUTF8)
 		case !fs.ValidPath(e.Path) || path.Dir(e.Path) != dir: // a sandbox may send any name
 		case patch.IsPrivate(e.Path):
 		case e.Type == TypeDir && strings.Count(e.Path, "/") >= maxTreeDepth:
@@ -240,7 +254,7 @@ func (r *treeReader) read(ctx context.Context, files []FileInfo) error {
 	}
 	return r.digests(ctx, links, func(e FileInfo, d wire.Digest) {
 		if len(d.Target) == 0 {
-			r.omit(e.Path, "cannot read the link")
+			r.omit(e.Path, unreadableLink)
 			return
 		}
 		r.tree[e.Path] = patch.NewLink(d.Target)
@@ -280,11 +294,11 @@ func unreadable(err error) bool {
 func reason(err error) string {
 	switch {
 	case errors.Is(err, backend.ErrTooLarge):
-		return "the file grew while it was read"
+		return growing
 	case errors.Is(err, backend.ErrBusy):
 		return LeasedFile
 	}
-	return "cannot read the file"
+	return unreadableFile
 }
 
 // content reads a file. If the file has grown since it was listed, content returns an error.

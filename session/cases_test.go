@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,19 +105,29 @@ func TestDiffEnds(t *testing.T) {
 }
 
 // TestIncompleteOutputs verifies that outputs are not collected if a directory with more of them is too large. Other
-// directories do not matter.
+// directories are only listed. An unreadable output has priority, because a user can repair it.
 func TestIncompleteOutputs(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default"))
 	output(t, s, "mkdir d && cd d && seq 10001 | xargs touch")
-	_, err := transfer.Collect(t.Context(), s, []string{"*.png?", "{a,b}.md?", "**/*.png?"}, nil)
-	must(t, err)
-	if _, err = transfer.Collect(t.Context(), s, []string{"d/*.png?"}, nil); err == nil || !strings.Contains(err.Error(), "output d: the directory") {
-		t.Errorf("a large directory: %v", err)
+	made, err := transfer.Collect(t.Context(), s, []string{"*.png?", "{a,b}.md?", "**/*.png?"}, nil)
+	if must(t, err); !slices.Equal(made.Unread, []string{"d"}) {
+		t.Errorf("unread directories: %q", made.Unread)
 	}
-	output(t, s, "mv d/* .")
-	if _, err = transfer.Collect(t.Context(), s, []string{"*.png?"}, nil); err == nil || !strings.Contains(err.Error(), "output .: the directory") {
-		t.Errorf("a large workspace: %v", err)
+	for _, c := range []struct {
+		command, glob, text string
+		tooLarge            bool
+	}{
+		{"true", "d/*.png?", "output d: ", true},
+		{"touch $(printf 'a\\377.txt')", "d/*.png?", "output d: ", true},
+		{"true", "{d/*.png,*.txt}?", "its name is not UTF-8", false},
+		{"mv d/* .", "*.png?", "output .: ", true},
+	} {
+		output(t, s, c.command)
+		_, err := transfer.Collect(t.Context(), s, []string{c.glob}, nil)
+		if err == nil || !strings.Contains(err.Error(), c.text) || errors.Is(err, backend.ErrTooLarge) != c.tooLarge {
+			t.Errorf("%s: %v", c.glob, err)
+		}
 	}
 }
 

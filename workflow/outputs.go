@@ -87,9 +87,13 @@ func (r *run) collect(ctx context.Context) error {
 		}
 	}
 	r.result.Outputs, r.result.Missing, r.result.Patch = made.Outputs, made.Missing, made.Patch
-	if len(made.Special) > 0 {
-		names := clip(strings.Join(made.Special, ", "))
-		r.opts.Logger.Warn("pipes, sockets, devices, and leased files among the outputs are not collected: " + names)
+	for text, names := range map[string][]string{
+		"pipes, sockets, devices, and leased files among the outputs are not collected": made.Special,
+		"directories that may contain more outputs are unreadable or too large":         made.Unread,
+	} {
+		if len(names) > 0 {
+			r.opts.Logger.Warn(text + ": " + clip(strings.Join(names, ", ")))
+		}
 	}
 	if made.Patch != nil {
 		r.result.Workspace = r.workspace.Dir()

@@ -30,10 +30,11 @@ func TestOutputsAndPatch(t *testing.T) {
 		{"exit 0", "succeeded", "", ""},
 		{"exit 3", "failed", "", "the command exited with code 3"},
 		{"head -c 3000000 /dev/zero > .gitignore", "failed", "", "cannot list the changes in the workspace: "},
+		{"echo e > .gitignore; mkdir e; cd e; seq 10001 | xargs touch", "failed", "", "cannot collect output e: too large: the directory "},
 		{"rm r.csv", "failed", "test.yaml:2:11", "missing outputs: r.csv not found in the workspace"},
 	} {
 		wf := parse(t, `id: w
-outputs: [r.csv, "d/**", "none?"]
+outputs: [r.csv, "d/**", "none?", "e/*.png?"]
 sandbox: {image: "`+image+`"}
 steps:
   - {id: make, type: exec, command: "echo new > a.txt; rm gone; mkdir d; echo csv > r.csv; echo y > d/f"}
@@ -57,7 +58,7 @@ steps:
 		if diff := cmp.Diff(want, res.Outputs); diff != "" {
 			t.Errorf("%s: outputs (-want +got):\n%s", c.end, diff)
 		}
-		if !slices.Equal(res.Missing, []string{"none"}) || res.Patch != nil && res.Workspace != dir {
+		if !slices.Equal(res.Missing, []string{"none", "e/*.png"}) || res.Patch != nil && res.Workspace != dir {
 			t.Errorf("%s: missing %v, of %s", c.end, res.Missing, res.Workspace)
 		}
 		if c.outcome == "succeeded" && res.Patch.Stat().String() != changed {

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/sandbox"
@@ -24,6 +26,7 @@ type Made struct {
 	Outputs patch.Tree   // by path relative to the workspace
 	Missing []string     // missing optional outputs
 	Special []string     // pipes, sockets, devices, and leased files with the name of an output; they are not collected
+	Unread  []string     // unreadable and incomplete directories below **, which may contain more outputs
 	Patch   *patch.Patch // changes since the sandbox began; nil if it began without a directory
 }
 
@@ -45,7 +48,8 @@ func (e *MissingError) Error() string {
 
 // Collect reads the files with names matching the patterns in want (`outputs:`) and the changes since began from a
 // sandbox. began may be nil. If box is nil, every required output is missing. The result is valid even if Collect
-// returns an error. The error is a [*MissingError] or names the unreadable outputs.
+// returns an error. The error is a [*MissingError] or names the unreadable outputs. If outputs exceed a limit and the
+// others are readable, the error wraps backend.ErrTooLarge.
 func Collect(ctx context.Context, box *session.Session, want []string, began *Snapshot) (m Made, err error) {
 	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
 	defer cancel()
@@ -61,6 +65,7 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 		return m, err
 	}
 	globs := rules.Globs(want)
+	var unreadable error // has priority, because these outputs can be collected after a repair
 	if box != nil {
 		found, omitted, readErr := box.ReadTree(ctx, globs.Enter, globs.Match)
 		if readErr != nil {
@@ -72,13 +77,18 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 			switch {
 			case o.Reason == sandbox.SpecialFile, o.Reason == sandbox.LeasedFile:
 				m.Special = append(m.Special, o.Path)
-			case lost(o.Path):
-				err = errors.Join(err, fmt.Errorf("cannot collect output %s: %s", o.Path, o.Reason))
+			case !lost(o.Path):
+				m.Unread = append(m.Unread, o.Path)
+			case sandbox.Repairable(o.Reason):
+				unreadable = errors.Join(unreadable, fmt.Errorf("cannot collect output %s: %s", o.Path, o.Reason))
+			default:
+				err = errors.Join(err, fmt.Errorf("cannot collect output %s: %w: %s", o.Path, backend.ErrTooLarge, o.Reason))
 			}
 		}
 	}
 	first, missing, optional := globs.Missing(slices.Collect(maps.Keys(m.Outputs)))
 	m.Missing = optional
+	err = cmp.Or(unreadable, err)
 	if err == nil && len(missing) > 0 {
 		err = &MissingError{First: first, Outputs: missing, NoSandbox: box == nil}
 	}
