@@ -147,21 +147,34 @@ func (p *pass) perform(ctx context.Context) Reply {
 	}
 	// Release the memory, because args are much larger than their text and the call may wait long.
 	p.args = nil
-	release, retry, fail := p.turn(ctx) // check 6
-	if fail != nil {
+	rate, slots := p.set.tally.rate, p.set.tally.slots[p.caller.Depth-1]
+	refuse := func(fail *Error, retry time.Duration) Reply {
+		p.decision = Denied
 		p.set.giveBack(p.entry) // the call was not made and may be repeated
 		return Reply{Error: fail, RetryAfter: retry}
 	}
+	left, fail := p.queue(ctx, maxWait, rate.Wait) // check 6
+	if fail != nil {
+		return refuse(fail, maxWait)
+	}
+	p.decision = Allowed
+	if fail := p.approved(ctx); fail != nil { // check 7
+		return Reply{Error: fail}
+	}
+	if p.decision == approved {
+		left = approvalWait // a refusal would waste the approval
+	}
+	// The call needs no slot before, because an approval may take long.
+	if _, fail := p.queue(ctx, left, func(ctx context.Context) error { return enter(ctx, slots) }); fail != nil {
+		return refuse(fail, time.Second)
+	}
+	release := func() { <-slots }
 	kept := false // true if the handler still runs and keeps the slot
 	defer func() {
 		if !kept {
 			release()
 		}
 	}()
-	p.decision = Allowed
-	if fail := p.approved(ctx); fail != nil { // check 7
-		return Reply{Error: fail}
-	}
 	if err := p.note(ctx, audit.Allowed, ""); err != nil {
 		const message = "cannot record a call"
 		p.set.r.o.Log.ErrorContext(ctx, message, "tool", p.entry.tool.FullName(), "error", err)
@@ -177,12 +190,10 @@ func (p *pass) perform(ctx context.Context) Reply {
 
 // read parses the arguments and checks them against the schema.
 func (p *pass) read(ctx context.Context) *Error {
-	select { // limited, because large arguments need time and memory
-	case p.set.reading <- struct{}{}:
-		defer func() { <-p.set.reading }()
-	case <-ctx.Done():
+	if enter(ctx, p.set.reading) != nil { // limited, because large arguments need time and memory
 		return ended(ctx)
 	}
+	defer func() { <-p.set.reading }()
 	var fail *Error
 	if p.args, p.canonical, fail = readArgs(p.req.Args, p.set.limits.ArgKB<<10); fail != nil {
 		return fail
@@ -238,12 +249,10 @@ func (p *pass) deciding(ctx context.Context) (done func(), fail *Error) {
 	if p.entry.when == nil {
 		return func() {}, nil
 	}
-	select {
-	case p.set.tally.deciding <- struct{}{}:
-		return func() { <-p.set.tally.deciding }, nil
-	case <-ctx.Done():
+	if enter(ctx, p.set.tally.deciding) != nil {
 		return nil, ended(ctx)
 	}
+	return func() { <-p.set.tally.deciding }, nil
 }
 
 // unclear logs a failed evaluation of a condition, at most once per tool and run, to keep code in the sandbox from
@@ -264,27 +273,34 @@ func (p *pass) vars(before calls) map[string]any {
 	}
 }
 
-// turn waits for the rate limit and for a slot. release frees the slot. After a failure, the caller may retry after a
-// time.
-func (p *pass) turn(ctx context.Context) (release func(), retry time.Duration, fail *Error) {
-	wait, cancel := context.WithTimeout(ctx, maxWait)
+// queue waits until get returns, at most for the time limit, and returns the remaining time.
+func (p *pass) queue(
+	ctx context.Context, limit time.Duration, get func(context.Context) error,
+) (left time.Duration, fail *Error) {
+	wait, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	began := time.Now()
-	defer func() { p.counts.wait(time.Since(began)) }()
-	retry = maxWait
-	if p.set.tally.rate.Wait(wait) == nil {
-		retry = time.Second
-		select {
-		case p.set.tally.slots <- struct{}{}:
-			return func() { <-p.set.tally.slots }, 0, nil
-		case <-wait.Done():
-		}
+	err := get(wait)
+	took := time.Since(began)
+	p.counts.wait(took)
+	switch {
+	case err == nil:
+		return limit - took, nil
+	case ctx.Err() != nil:
+		return 0, ended(ctx)
 	}
-	if ctx.Err() != nil {
-		return nil, retry, ended(ctx)
-	}
-	return nil, retry, toolspec.Failf(toolspec.CodeCapacity, "too many concurrent host tool calls").
+	return 0, toolspec.Failf(toolspec.CodeCapacity, "too many concurrent host tool calls").
 		WithRemediation("Wait, then call again with fewer concurrent calls.")
+}
+
+// enter waits for a slot.
+func enter(ctx context.Context, slots chan<- struct{}) error {
+	select {
+	case slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // outcome is the result of a handler.

@@ -265,14 +265,16 @@ func TestNamesWithDashes(t *testing.T) {
 	}
 }
 
-// TestDepth verifies that a tool may run an agent whose code calls tools, up to a maximum depth.
+// TestDepth verifies that a tool may run an agent whose code calls tools, up to a maximum depth, also with one slot.
 func TestDepth(t *testing.T) {
 	t.Parallel()
 	var r *hosttools.Registry
 	var deepest int
+	rules := allow("app.nested")
+	rules.Limits.Concurrent = 1
 	nested := tool("nested", func(ctx context.Context, c hosttools.Call) (hosttools.Result, error) {
 		deepest = max(deepest, c.Caller.Depth)
-		s, err := r.Set(ctx, hosttools.Grant{Rules: allow("app.nested")})
+		s, err := r.Set(hosttools.WithWorkflow(ctx, "inner"), hosttools.Grant{Rules: rules})
 		if err != nil {
 			return hosttools.Result{}, err
 		}
@@ -284,7 +286,10 @@ func TestDepth(t *testing.T) {
 		return hosttools.Result{}, nil
 	})
 	r = registry(t, nil, hosttools.Static("app", nested))
-	a := set(t, r, hosttools.Grant{Rules: allow("app.nested")}).Access(hosttools.Command{})
+	s, err := r.Set(hosttools.WithWorkflow(t.Context(), "outer"), hosttools.Grant{Rules: rules})
+	checktest.Must(t, err)
+	defer func() { checktest.Must(t, s.Close(t.Context())) }()
+	a := s.Access(hosttools.Command{})
 	if got := call(t, a, "app_nested", ""); code(got) != "permission_denied" || deepest != 3 {
 		t.Errorf("%v at depth %d", got.Error, deepest)
 	}
@@ -468,6 +473,41 @@ func TestApprovalThatTakesTime(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
+	})
+}
+
+// TestApprovalsNeedNoSlot verifies that a call waiting for an approval delays no other call, and waits for a slot
+// afterwards.
+func TestApprovalsNeedNoSlot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ap := &approver{say: func(context.Context, hosttools.ApprovalRequest) (hosttools.Decision, error) {
+			time.Sleep(time.Minute)
+			return hosttools.Decision{Allow: true}, nil
+		}}
+		slow := tool("slow", func(context.Context, hosttools.Call) (hosttools.Result, error) {
+			time.Sleep(50 * time.Second)
+			return hosttools.Result{}, nil
+		})
+		rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup", Ask: "true"}, {Tool: "app.slow"}}}
+		rules.Limits.Concurrent = 1
+		r := registry(t, nil, hosttools.Static("app", slow, lookup()))
+		a := set(t, r, hosttools.Grant{Rules: rules, Approver: ap}).Access(hosttools.Command{})
+		began := time.Now()
+		var asking sync.WaitGroup
+		asking.Go(func() {
+			got := call(t, a, "app_lookup", `{"id":"1"}`)
+			if took := time.Since(began); got.Error != nil || took != 100*time.Second {
+				t.Errorf("the approved call: %v after %s", got.Error, took)
+			}
+		})
+		synctest.Wait()
+		for range 2 {
+			if got := call(t, a, "app_slow", ""); got.Error != nil {
+				t.Errorf("during the approval: %v", got.Error)
+			}
+		}
+		asking.Wait()
 	})
 }
 

@@ -18,9 +18,10 @@ type workflowRun struct {
 // tally counts the calls of an agent's code in a run. Limits and approvals apply to the whole run.
 type tally struct {
 	deciding chan struct{} // held while a condition decides about a call
-	slots    chan struct{} // running calls
-	rate     *rate.Limiter
-	refused  atomic.Int64 // number of refused calls
+	// slots are the running calls by depth. A handler that starts a nested run keeps its slot until the run ends.
+	slots   [maxDepth]chan struct{}
+	rate    *rate.Limiter
+	refused atomic.Int64 // number of refused calls
 
 	mu       sync.Mutex // guards the fields below
 	total    int64
@@ -29,11 +30,14 @@ type tally struct {
 }
 
 func newTally(limits Limits) *tally {
-	return &tally{
-		deciding: make(chan struct{}, 1), slots: make(chan struct{}, limits.Concurrent),
-		rate:   rate.NewLimiter(rate.Limit(limits.PerSecond), int(limits.PerSecond)),
+	t := &tally{
+		deciding: make(chan struct{}, 1), rate: rate.NewLimiter(rate.Limit(limits.PerSecond), int(limits.PerSecond)),
 		byTool: map[string]int64{}, approved: map[string]bool{},
 	}
+	for i := range t.slots {
+		t.slots[i] = make(chan struct{}, limits.Concurrent)
+	}
+	return t
 }
 
 type (
