@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/toolspec"
@@ -88,13 +89,7 @@ func (s *Server) perform(ctx context.Context, c call, do handler) (res *mcp.Call
 			res, err = failed(toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", c.tool))
 		}
 	}()
-	if slots := s.heavy[c.tool]; slots != nil {
-		if slots.Acquire(ctx, 1) != nil {
-			return nil, errCancelled()
-		}
-		defer slots.Release(1)
-	}
-	out, err := do(ctx, c)
+	out, err := do(bound.WithEdits(ctx, c.scope.edits), c)
 	switch {
 	case err == nil:
 		return result(out)

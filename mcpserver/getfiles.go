@@ -51,6 +51,11 @@ func (s *Server) getFiles(ctx context.Context, c call, in getFilesInput) (getFil
 		g.archive = zip.NewWriter(&g.buf)
 	}
 	if in.Format == formatPatch {
+		leave, err := c.scope.patches.Enter(ctx)
+		if err != nil {
+			return getFilesOutput{}, err
+		}
+		defer leave()
 		return g.patch(ctx, in.Paths)
 	}
 	if len(in.Paths) == 0 {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -132,26 +133,66 @@ func TestResourcesAreAudited(t *testing.T) {
 	checktest.Must(t, log.Close())
 }
 
-// TestPatchesWait verifies that few patches are in memory at once.
+// TestPatchesWait verifies that one patch of a client is in memory at once, that other clients do not wait for it, and
+// that the other files of the client do not.
 func TestPatchesWait(t *testing.T) {
+	t.Parallel()
+	busy, done := make(chan struct{}, 16), make(chan struct{})
+	var first atomic.Pointer[session.Session]
+	s := newServer(t, newMemoryManager(t), &mcpserver.Options{
+		Diff: func(_ context.Context, box *session.Session) (*patch.Patch, error) {
+			if first.CompareAndSwap(nil, box); first.Load() == box {
+				busy <- struct{}{}
+				<-done
+				<-busy
+			}
+			return &patch.Patch{}, nil
+		},
+	})
+	clients := []*mcp.ClientSession{connect(t, s, nil), connect(t, s, nil)}
+	for _, cs := range clients {
+		must(t, cs, "sandbox_open", nil)
+	}
+	args := map[string]any{"format": "patch"}
+	var waiting sync.WaitGroup
+	for range 16 {
+		waiting.Go(func() {
+			if _, err := clients[0].CallTool(t.Context(), &mcp.CallToolParams{Name: "get_files", Arguments: args}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	checktest.Eventually(t, "a patch begins", func() bool { return len(busy) > 0 })
+	must(t, clients[1], "get_files", args)
+	must(t, clients[0], "get_files", nil)
+	if len(busy) > 1 {
+		t.Errorf("%d patches at once", len(busy))
+	}
+	close(done)
+	waiting.Wait()
+}
+
+// TestEditsOfTasks verifies that few edits of execute_task are in memory at once.
+func TestEditsOfTasks(t *testing.T) {
 	t.Parallel()
 	var now, most atomic.Int64
 	cs := connect(t, newServer(t, newMemoryManager(t), &mcpserver.Options{
-		Diff: func(context.Context, *session.Session) (*patch.Patch, error) {
-			defer now.Add(-1)
-			most.Store(max(most.Load(), now.Add(1)))
-			time.Sleep(10 * time.Millisecond)
-			return &patch.Patch{}, nil
+		Tasks: shellTasks, RunTask: func(ctx context.Context, _ mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+			return mcpserver.TaskResult{}, errors.Join(bound.Each(16, 16, func(int) error {
+				leave, err := bound.Edits(ctx).Enter(ctx)
+				if err != nil {
+					return err
+				}
+				defer leave()
+				defer now.Add(-1)
+				most.Store(max(most.Load(), now.Add(1)))
+				return nil
+			})...)
 		},
 	}), nil)
-	must(t, cs, "sandbox_open", nil)
-	checktest.Must(t, errors.Join(bound.Each(16, 16, func(int) error {
-		args := map[string]any{"format": "patch"}
-		_, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "get_files", Arguments: args})
-		return err
-	})...))
+	must(t, cs, "execute_task", map[string]any{"task": "shell", "input": "true"})
 	if n := most.Load(); n < 1 || n > 2 {
-		t.Errorf("%d patches at once", n)
+		t.Errorf("%d edits at once", n)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/bound"
@@ -40,6 +41,8 @@ type scope struct {
 	named bool
 	calls *tools.Calls
 	slots chan struct{} // one per running call
+
+	patches, edits bound.Gate
 
 	// ctx is done when the scope ends. The scope stores it because it limits the lifetime of the scope's calls.
 	ctx    context.Context
@@ -72,6 +75,8 @@ func (s *Server) newScope(run session.Run, owner string, handles bool) (*scope, 
 	sc := &scope{
 		run: run, owner: owner, handles: handles, named: !handles || owner != localOwner,
 		slots: make(chan struct{}, maxCalls), tasks: map[string]*taskSession{}, used: time.Now(),
+		patches: bound.Gate{One: semaphore.NewWeighted(1), All: s.patches},
+		edits:   bound.Gate{One: semaphore.NewWeighted(2), All: s.edits},
 	}
 	var err error
 	if sc.calls, err = s.plugin.Calls(sc.run, s.opts.Sandbox, s.callOptions(sc)); err != nil {

@@ -86,9 +86,9 @@ type Server struct {
 	spareAfter time.Duration // the constant, except in tests
 
 	rounds interrupt.Rounds[*job] // questions answered by repeating the call
-	// heavy limits the concurrent calls of all clients by tool. Further calls wait. These calls hold whole files in
-	// memory, for example up to 512 MiB for a patch.
-	heavy map[string]*semaphore.Weighted
+	// patches and edits limit the concurrent work of all clients. They hold whole files in memory, for example up to
+	// 512 MiB for a patch.
+	patches, edits *semaphore.Weighted
 
 	maxWait, keepAfter time.Duration // the constants, except in tests
 
@@ -118,9 +118,7 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 		manager: m, opts: o, policy: *o.Policy, log: o.Logger, plugin: &tools.Plugin{Manager: m, Logger: o.Logger},
 		spareAfter: spareAfter, maxWait: maxWait, keepAfter: keepAfter,
 		scopes: map[*scope]struct{}{}, owners: map[string]*scope{}, bound: map[*mcp.ServerSession]*scope{},
-		jobs: map[string]*job{}, heavy: map[string]*semaphore.Weighted{
-			toolGetFiles: semaphore.NewWeighted(2), toolspec.ToolFSEdit: semaphore.NewWeighted(8),
-		},
+		jobs: map[string]*job{}, patches: semaphore.NewWeighted(2), edits: semaphore.NewWeighted(8),
 	}
 	if err := s.policy.compile(); len(err) > 0 {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
@@ -29,6 +30,11 @@ func (b *binding) fsEdit(ctx context.Context, in fsEditInput) (out fsEditOutput,
 	if err != nil {
 		return out, err
 	}
+	leave, err := bound.Edits(ctx).Enter(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer leave()
 	info, err := s.EditFile(ctx, in.Path, maxEdit, func(old []byte) ([]byte, error) {
 		found := findText(old, in.OldString)
 		out.Matches, out.Lines = int64(found.Count()), found.Lines(maxEditLines)

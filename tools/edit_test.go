@@ -7,13 +7,35 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
+
+// TestEditsWait verifies that an edit waits for other edits of its client.
+func TestEditsWait(t *testing.T) {
+	t.Parallel()
+	set := newRig(t).tools(codeMode())
+	set.ok("sandbox_fs_write", obj{"path": "f", "contents": "a"})
+	gate := bound.Gate{One: semaphore.NewWeighted(1), All: semaphore.NewWeighted(1)}
+	leave, err := gate.Enter(t.Context())
+	checktest.Must(t, err)
+	ctx, cancel := context.WithTimeout(bound.WithEdits(t.Context(), gate), 50*time.Millisecond)
+	defer cancel()
+	edit := obj{"path": "f", "old_string": "a", "new_string": "b"}
+	if out, err := set.tools["sandbox_fs_edit"].RunRaw(ctx, edit); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a second edit: %v %v", out, err)
+	}
+	leave()
+	set.call(bound.WithEdits(t.Context(), gate), "sandbox_fs_edit", edit)
+}
 
 // TestEdit verifies that an edit keeps the file's mode and all other bytes.
 func TestEdit(t *testing.T) {
