@@ -28,7 +28,7 @@ const (
 	tryAfter = 250 * time.Millisecond
 	// lookEvery is how often the driver reads the pod during this time, to detect a pod without a chance to run.
 	lookEvery = 250 * time.Millisecond
-	// crowded is how long a pod may stay unscheduled or fail to start because its node is busy, see trouble.
+	// crowded is how long a pod may stay unscheduled, see trouble.
 	crowded = 30 * time.Second
 	// restarts is the maximum time for the server to be unavailable while a created pod starts.
 	restarts = time.Minute

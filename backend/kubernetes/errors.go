@@ -43,13 +43,12 @@ func classify(err error) error {
 var errRemoved = fmt.Errorf("kubernetes: the sandbox was removed while it was being created: %w", backend.ErrLost)
 
 // trouble returns the reason why a pod created at begin can never run, or nil if it may still run. For the time
-// crowded, it ignores a lack of nodes, because an autoscaler may add a node, and timeouts of a node, because the kubelet
-// retries.
+// crowded, it ignores a lack of nodes, because an autoscaler may add a node. It always ignores timeouts of a node,
+// because the kubelet retries.
 func trouble(begin time.Time, pod *corev1.Pod, image string) error {
-	late := time.Since(begin) > crowded
 	for _, c := range pod.Status.Conditions {
 		unplaced := c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse
-		if late && unplaced && c.Reason == corev1.PodReasonUnschedulable {
+		if unplaced && c.Reason == corev1.PodReasonUnschedulable && time.Since(begin) > crowded {
 			return fmt.Errorf("kubernetes: no node can run the sandbox: %.200s: %w", c.Message, backend.ErrCapacity)
 		}
 	}
@@ -64,7 +63,7 @@ func trouble(begin time.Time, pod *corev1.Pod, image string) error {
 				return fmt.Errorf("kubernetes: the node cannot pull image %s: %s: %w",
 					named(&s, image), unpulled(w), backend.ErrImage)
 			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
-				if !late && timedOut(w.Message) {
+				if timedOut(w.Message) {
 					continue
 				}
 				return fmt.Errorf("kubernetes: the node cannot start the sandbox: %s: %s: %w",
