@@ -93,8 +93,8 @@ func (s *Session) idleFor(now time.Time) (since time.Time, idle bool) {
 	return use.Last, !use.Closing && use.Calls == 0 && s.idle >= 0 && now.Sub(use.Last) >= s.idle
 }
 
-// touch records the session's last use in the store. It does not overwrite a later use by another process: if the store
-// has the session's last use, touch does nothing.
+// touch records the session's last use in the store. If the store has the session's last use, touch does nothing. The
+// store keeps a later use by another process.
 func (m *Manager) touch(ctx context.Context, s *Session) {
 	expires := s.expiry()
 	used, use := s.lastUse(), s.control.Use()

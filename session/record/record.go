@@ -103,7 +103,9 @@ func (r *Record) Touch(lastUsed, expires time.Time) error {
 	if !r.State.Live() {
 		return NotFound(r.ID)
 	}
-	r.LastUsed, r.Expires = lastUsed, expires
+	if !lastUsed.Before(r.LastUsed) { // else another process has recorded a later use
+		r.LastUsed, r.Expires = lastUsed, expires
+	}
 	return nil
 }
 
@@ -143,7 +145,8 @@ type Store interface {
 	// exist, the error must wrap backend.ErrNotFound. If the owner of the record is not from, the error must wrap
 	// backend.ErrExists. Of several concurrent calls, only one may succeed.
 	Take(ctx context.Context, id, from, to string) (Record, error)
-	// Touch must set LastUsed and Expires of a live record. Without one, the error must wrap backend.ErrNotFound.
+	// Touch must set LastUsed and Expires of a live record, unless the record's LastUsed is later. Without a live record,
+	// the error must wrap backend.ErrNotFound.
 	Touch(ctx context.Context, id string, lastUsed, expires time.Time) error
 	// Get must return the record. If it does not exist, the error must wrap backend.ErrNotFound.
 	Get(ctx context.Context, id string) (Record, error)

@@ -261,6 +261,9 @@ func touch(t *testing.T, s record.Store) {
 	if err := s.Touch(t.Context(), rec.ID, rec.LastUsed, rec.Expires); err != nil {
 		t.Fatalf("Touch: %v", err)
 	}
+	if err := s.Touch(t.Context(), rec.ID, rec.LastUsed.Add(-time.Minute), base().Add(time.Hour)); err != nil {
+		t.Fatalf("a late Touch: %v", err)
+	}
 	wantRecord(t, s, rec)
 	wantError(t, "Touch of a closed record", s.Touch(t.Context(), dead.ID, rec.LastUsed, rec.Expires), backend.ErrNotFound)
 	wantRecord(t, s, dead)
