@@ -123,8 +123,13 @@ func (m *Manager) makeFirst(ctx context.Context, spec backend.Spec, req Request,
 // install installs an environment in a temporary sandbox without other callers. Then the engine saves the environment.
 // If this process dies during the installation, the sandbox is removed like every unfinished sandbox.
 func (m *Manager) install(ctx context.Context, id string, asked Request, hosts sandbox.Egress) (err error) {
+	limits := asked.Limits
+	if limits.MemoryBytes > 0 { // pip and npm may need more memory than the programs of a small sandbox
+		usual := m.opts.Defaults.Limits.Merge(backend.DefaultLimits())
+		limits.MemoryBytes = max(limits.MemoryBytes, usual.MemoryBytes)
+	}
 	req, err := m.prepare(Request{
-		Image: asked.Image, User: asked.User, Limits: asked.Limits, Ceiling: asked.Ceiling, OCIRuntime: asked.OCIRuntime,
+		Image: asked.Image, User: asked.User, Limits: limits, Ceiling: asked.Ceiling, OCIRuntime: asked.OCIRuntime,
 		Pull: asked.Pull, Egress: hosts, Isolation: asked.Isolation,
 	})
 	if err != nil {

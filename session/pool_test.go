@@ -331,19 +331,23 @@ func (recipes) Recipe(session.Environment, string) (string, sandbox.Egress) {
 func (recipes) Used(string)                                  {}
 func (recipes) Lock(context.Context, string) (func(), error) { return func() {}, nil }
 
-// TestInstallationLimits verifies that the sandbox for an installation has the limits of the requested sandbox.
+// TestInstallationLimits verifies that the sandbox for an installation has the limits of the requested sandbox, but not
+// less than the usual memory.
 func TestInstallationLimits(t *testing.T) {
 	e, opts := newPictured(t), shared()
 	opts.Egress, opts.Environments = &gate{}, recipes{}
-	limits := backend.Limits{MemoryBytes: 8 << 30, PIDs: 40}
-	e.setHooks(func(_ context.Context, spec backend.Spec) error {
-		if spec.Building && spec.Limits == limits {
-			return backend.ErrCapacity // the limits are right, and nothing must be installed
-		}
-		return backend.ErrEnvironment
-	}, nil, nil)
-	req := session.Request{Image: "test:1", Limits: limits, Environment: session.Environment{Pip: []string{"six"}}}
-	refuses(t, newManager(t, e, opts), session.UserKey("lab"), req, backend.ErrCapacity)
+	m := newManager(t, e, opts)
+	for asked, want := range map[int64]int64{8 << 30: 8 << 30, 256 << 20: 2 << 30} {
+		limits := backend.Limits{MemoryBytes: asked, PIDs: 40}
+		e.setHooks(func(_ context.Context, spec backend.Spec) error {
+			if spec.Building && spec.Limits == (backend.Limits{MemoryBytes: want, PIDs: 40}) {
+				return backend.ErrCapacity // the limits are right, and nothing must be installed
+			}
+			return backend.ErrEnvironment
+		}, nil, nil)
+		req := session.Request{Image: "test:1", Limits: limits, Environment: session.Environment{Pip: []string{"six"}}}
+		refuses(t, m, session.UserKey("lab"), req, backend.ErrCapacity)
+	}
 }
 
 // TestEnvironments verifies that pooled sandboxes are created with the requested environment. A process without a
