@@ -57,7 +57,8 @@ type source struct {
 	server Server
 	o      Options
 	redact func(string) string
-	stale  atomic.Bool // the server reported a changed tool list
+	stale  atomic.Bool // the tool list may have changed
+	ended  atomic.Bool // an HTTP server ended a session, so the next start is not a restart
 
 	turn chan struct{} // a lock with context support, held while a connection is made or tools are listed
 
@@ -76,20 +77,36 @@ type source struct {
 // Name returns the server's name.
 func (s *source) Name() string { return s.server.Name }
 
-// Tools returns the tools. It lists them again if the server reported a change.
-func (s *source) Tools(ctx context.Context) ([]hosttools.Tool, error) {
+// Tools returns the tools. It lists them again if a program reported a change. HTTP servers cannot report changes.
+func (s *source) Tools(ctx context.Context) (tools []hosttools.Tool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.server.Timeout)
 	defer cancel()
 	if err := s.lock(ctx); err != nil {
 		return nil, err
 	}
 	defer s.unlock()
-	cs, err := s.connect(ctx)
-	if err != nil {
-		return nil, err
+	if s.server.URL != "" {
+		s.stale.Store(true)
 	}
-	err = s.update(ctx, cs)
+	err = inSession(ctx, func(ctx context.Context) error {
+		cs, err := s.connect(ctx)
+		if err == nil {
+			err = s.update(ctx, cs)
+		}
+		return err
+	})
 	return s.tools, err
+}
+
+// inSession calls do. If an HTTP server has ended the session and therefore ignored a message, inSession calls do once
+// more, which connects again.
+func inSession(ctx context.Context, do func(context.Context) error) error {
+	ignored := &atomic.Bool{}
+	err := do(context.WithValue(ctx, ignoredKey{}, ignored))
+	if err != nil && ctx.Err() == nil && ignored.Load() {
+		err = do(ctx)
+	}
+	return err
 }
 
 // update lists the tools after a start and after a reported change. The caller must hold s.turn.
@@ -178,6 +195,14 @@ func (s *source) redacted(v any) any {
 func (s *source) call(ctx context.Context, name string, c hosttools.Call) (out hosttools.Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.server.Timeout)
 	defer cancel()
+	err = inSession(ctx, func(ctx context.Context) error {
+		out, err = s.try(ctx, name, c)
+		return err
+	})
+	return out, err
+}
+
+func (s *source) try(ctx context.Context, name string, c hosttools.Call) (out hosttools.Result, err error) {
 	if err := s.lock(ctx); err != nil {
 		return out, err
 	}
@@ -259,7 +284,7 @@ func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 		return nil, toolspec.Failf(toolspec.CodeClosed, "server %s is closed", s.server.Name)
 	case cs != nil:
 		return cs, nil
-	case s.since.IsZero():
+	case s.since.IsZero(), s.ended.Swap(false):
 		return s.start(ctx)
 	case time.Since(s.since) > settled:
 		s.restarts = 0
@@ -281,10 +306,11 @@ func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 // start creates a connection. The caller must hold s.turn.
 func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 	s.since, s.tools = time.Now(), nil
-	client := mcp.NewClient(&mcp.Implementation{Name: "workcell", Version: "1"}, &mcp.ClientOptions{
-		Capabilities:           &mcp.ClientCapabilities{},
-		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { s.stale.Store(true) },
-	})
+	o := &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{}}
+	if s.server.URL == "" { // for an HTTP server, the SDK would wait for a stream without a time limit
+		o.ToolListChangedHandler = func(context.Context, *mcp.ToolListChangedRequest) { s.stale.Store(true) }
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "workcell", Version: "1"}, o)
 	client.AddReceivingMiddleware(refuse)
 	broken := &atomic.Bool{}
 	transport, p, err := s.transport(broken)

@@ -28,7 +28,7 @@ type peer struct {
 	why  func(err error) error // adds the program's stderr to err; called after stop
 }
 
-// transport connects to the server. It sets broken when the output of a program ends.
+// transport connects to the server. It sets broken when the output of a program or the session of an HTTP server ends.
 func (s *source) transport(broken *atomic.Bool) (mcp.Transport, peer, error) {
 	if len(s.server.Command) > 0 {
 		t, p, err := s.program()
@@ -39,22 +39,30 @@ func (s *source) transport(broken *atomic.Bool) (mcp.Transport, peer, error) {
 		own = usual.Clone()
 	}
 	client := &http.Client{
-		Transport: &headers{own, s.server.Headers},
+		Transport: &headers{own, s.server.Headers, broken, &s.ended},
 		CheckRedirect: func(*http.Request, []*http.Request) error {
 			return errors.New("redirects are not followed, because they would send the headers to another server")
 		},
 	}
 	t := &mcp.StreamableClientTransport{
 		Endpoint: s.server.URL, HTTPClient: client, MaxEventSize: 2 * maxMessage, MaxRetries: 1,
+		// The SDK would wait for the stream without a time limit, and close the session if the server or a proxy closes it.
+		DisableStandaloneSSE: true,
 	}
 	return t, peer{own.CloseIdleConnections, func(err error) error { return err }}, nil
 }
 
-// headers adds headers to requests and limits the size of answers.
+// headers adds headers to requests and limits the size of answers. It sets broken and ended if the server has ended the
+// session.
 type headers struct {
-	next http.RoundTripper
-	add  map[string]Secret
+	next          http.RoundTripper
+	add           map[string]Secret
+	broken, ended *atomic.Bool
 }
+
+// ignoredKey is the context key of a *atomic.Bool, which is set if the server ignored a message because it has ended the
+// session.
+type ignoredKey struct{}
 
 func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
@@ -62,10 +70,20 @@ func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Header.Set(name, value.Reveal())
 	}
 	res, err := h.next.RoundTrip(req)
-	if err == nil {
-		res.Body = &bounded{ReadCloser: res.Body}
+	if err != nil {
+		return nil, err
 	}
-	return res, err
+	res.Body = &bounded{ReadCloser: res.Body}
+	if res.StatusCode == http.StatusNotFound && req.Header.Get("Mcp-Session-Id") != "" && req.Method != http.MethodDelete {
+		res.Body.Close()
+		res.Body = http.NoBody // the SDK would take an error in the body for the answer, and keep the session
+		h.broken.Store(true)   // set before the running calls get the error
+		h.ended.Store(true)
+		if ignored, ok := req.Context().Value(ignoredKey{}).(*atomic.Bool); ok && req.Method == http.MethodPost {
+			ignored.Store(true)
+		}
+	}
+	return res, nil
 }
 
 var errTooLarge = errors.New("a message of the server is incomplete")

@@ -1,0 +1,133 @@
+package mcpsource_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
+	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/internal/checktest"
+)
+
+// site is an HTTP server of revision 2025-11-25 with one tool, and with sessions that it can end. It does not answer GET
+// requests.
+type site struct {
+	mu       sync.Mutex
+	lost     string // body of the answer to a request in an ended session
+	sessions int
+	live     bool
+	calls    int
+	tool     string
+	answer   http.HandlerFunc // if not nil, it answers calls
+}
+
+func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet {
+		<-r.Context().Done()
+		return
+	}
+	var req struct {
+		ID     json.RawMessage
+		Method string
+	}
+	_ = json.NewDecoder(r.Body).Decode(&req) // DELETE requests have no body
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	result := ""
+	switch id := r.Header.Get("Mcp-Session-Id"); {
+	case id != "" && (id != fmt.Sprint(s.sessions) || !s.live):
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprint(w, s.lost)
+		return
+	case req.Method == "initialize":
+		s.sessions, s.live = s.sessions+1, true
+		w.Header().Set("Mcp-Session-Id", fmt.Sprint(s.sessions))
+		result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"site","version":"1"}}`
+	case req.Method == "tools/list":
+		result = fmt.Sprintf(`{"tools":[{"name":%q,"inputSchema":{"type":"object"}}]}`, s.tool)
+	case req.Method == "tools/call":
+		if s.calls++; s.answer != nil {
+			s.answer(w, r)
+			return
+		}
+		result = `{"content":[{"type":"text","text":"called"}]}`
+	case req.ID == nil:
+		w.WriteHeader(http.StatusAccepted)
+		return
+	default:
+		http.Error(w, "unknown method", http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, req.ID, result)
+}
+
+// set changes the site.
+func (s *site) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+}
+
+func newSite(t *testing.T, s *site) (hosttools.Source, *buffertest.Buffer) {
+	t.Helper()
+	s.tool = "first"
+	web := httptest.NewServer(s)
+	t.Cleanup(web.Close)
+	log := &buffertest.Buffer{}
+	source := mcpsource.New(mcpsource.Server{Name: "site", URL: web.URL, Timeout: 20 * time.Second},
+		&mcpsource.Options{Log: slog.New(slog.NewTextHandler(log, nil))})
+	t.Cleanup(func() { source.Close() })
+	return source, log
+}
+
+// TestEndedSession verifies that a call in an ended session is executed once, in a new session, and that ended sessions
+// are no exits of the server.
+func TestEndedSession(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []string{
+		"session not found",
+		`{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session not found"}}`,
+		`{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`,
+	} {
+		web := &site{lost: lost}
+		s, _ := newSite(t, web)
+		tools, err := s.Tools(t.Context())
+		checktest.Must(t, err)
+		for range 6 {
+			web.set(func() { web.live = false })
+			res, err := tools[0].Handle(t.Context(), hosttools.Call{Args: json.RawMessage("{}")})
+			if err != nil || res.Text != "called" {
+				t.Fatalf("%+v, %v, after the answer %q", res, err, lost)
+			}
+		}
+		web.set(func() {
+			if web.live = false; web.calls != 6 {
+				t.Errorf("%d calls were executed, want 6", web.calls)
+			}
+		})
+		if _, err := s.Tools(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestListOfHTTPServer verifies that each run gets the current list of a server, which cannot report a change.
+func TestListOfHTTPServer(t *testing.T) {
+	t.Parallel()
+	web := &site{}
+	s, _ := newSite(t, web)
+	for _, name := range []string{"first", "second"} {
+		web.set(func() { web.tool = name })
+		if _, err := call(t, s, name); err != nil {
+			t.Error(err)
+		}
+	}
+}
