@@ -62,9 +62,10 @@ type source struct {
 
 	turn chan struct{} // a lock with context support, held while a connection is made or tools are listed
 
-	// turn guards since, restarts, and tools.
+	// turn guards since, restarts, modern, and tools.
 	since    time.Time // time of the latest start; zero before the first start
 	restarts int
+	modern   bool // the program refused to initialize a session
 	tools    []hosttools.Tool
 
 	mu      sync.Mutex // guards the fields below
@@ -303,7 +304,11 @@ func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	return s.start(ctx)
 }
 
-// start creates a connection. The caller must hold s.turn.
+// legacy is the latest protocol revision with sessions.
+const legacy = "2025-11-25"
+
+// start creates a connection. It initializes a session with a program, because many programs exit or hang on the requests
+// of later revisions. The caller must hold s.turn.
 func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 	s.since, s.tools = time.Now(), nil
 	o := &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{}}
@@ -319,10 +324,18 @@ func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.server.Timeout)
 	defer cancel()
+	version := "" // the latest revision, or an earlier one if the server refuses it
+	if s.server.URL == "" && !s.modern {
+		version = legacy
+	}
 	// The program must outlive the starting call.
-	cs, err := client.Connect(ctx, transport, nil)
+	cs, err := client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		p.stop()
+		if refused := (*jsonrpc.Error)(nil); version == legacy && errors.As(err, &refused) {
+			s.modern = true
+			return s.start(ctx)
+		}
 		return nil, s.unavailable("it does not answer as an MCP server", p.why(err))
 	}
 	s.mu.Lock()

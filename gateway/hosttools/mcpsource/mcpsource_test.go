@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
@@ -27,12 +28,27 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// asServer is the environment variable that makes the test binary run as an MCP server.
+// asServer is the environment variable that makes the test binary run as an MCP server. Its value is "ok", or a reaction
+// to a method: "exit METHOD", "hang METHOD", or "refuse METHOD".
 const asServer = "MCPSOURCE_TEST_SERVER"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asServer) != "" {
-		if err := newServer().Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+	if behavior := os.Getenv(asServer); behavior != "" {
+		server := newServer()
+		server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+			return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+				switch behavior {
+				case "exit " + method:
+					os.Exit(1)
+				case "hang " + method:
+					<-ctx.Done()
+				case "refuse " + method:
+					return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "no such method"}
+				}
+				return next(ctx, method, req)
+			}
+		})
+		if err := server.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -119,7 +135,7 @@ func program(t *testing.T, change func(*mcpsource.Server)) (hosttools.Source, *b
 	self, err := os.Executable()
 	checktest.Must(t, err)
 	server := mcpsource.Server{Name: "test", Command: []string{self}, Env: map[string]mcpsource.Secret{
-		asServer: mcpsource.NewSecret("1"), "TOKEN": mcpsource.NewSecret(token),
+		asServer: mcpsource.NewSecret("ok"), "TOKEN": mcpsource.NewSecret(token),
 	}}
 	if change != nil {
 		change(&server)
@@ -224,6 +240,17 @@ func TestServerThatDiesIsStartedAgainThreeTimes(t *testing.T) {
 	}
 	if _, err := s.Tools(t.Context()); code(err) != toolspec.CodeUnavailable {
 		t.Errorf("after three restarts: %v", err)
+	}
+}
+
+// TestProgramsOfAllRevisions verifies that programs without support for some revisions start.
+func TestProgramsOfAllRevisions(t *testing.T) {
+	t.Parallel()
+	for _, behavior := range []string{"exit server/discover", "hang server/discover", "refuse initialize"} {
+		s, _ := program(t, func(s *mcpsource.Server) { s.Env[asServer] = mcpsource.NewSecret(behavior) })
+		if _, err := call(t, s, "environ"); err != nil {
+			t.Errorf("%s: %v", behavior, err)
+		}
 	}
 }
 
