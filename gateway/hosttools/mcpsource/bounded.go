@@ -2,6 +2,7 @@ package mcpsource
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -131,9 +132,53 @@ func (m *bounded) keep(b []byte) {
 // replacement.
 func (m *bounded) end() {
 	if m.why == "" {
-		m.out = append(m.out, m.message...)
+		m.out = append(m.out, exact(m.message)...)
 	} else if !m.isRequest && json.Valid(m.id) {
 		m.out = fmt.Appendf(m.out, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"%s"}}`, m.id, codeTooLarge, m.why)
 	}
 	m.message, m.size, m.why, m.key, m.id, m.isRequest = m.message[:0], 0, "", "", m.id[:0], false
+}
+
+// exactKey is the only key of structured content from exact.
+const exactKey = "workcell.exact"
+
+// exact replaces the structured content of a result by an object with its bytes, because the MCP SDK would round large
+// numbers.
+func exact(message []byte) []byte {
+	var outer, result map[string]json.RawMessage
+	if !bytes.Contains(message, []byte(`"structuredContent"`)) || json.Unmarshal(message, &outer) != nil ||
+		json.Unmarshal(outer["result"], &result) != nil {
+		return message
+	}
+	data, ok := result["structuredContent"]
+	if !ok || string(data) == "null" {
+		return message
+	}
+	result["structuredContent"] = encode(map[string][]byte{exactKey: data})
+	outer["result"] = encode(result)
+	return encode(outer)
+}
+
+// encode returns valid JSON of about the same size.
+func encode(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v) // v has only bytes and valid JSON
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// structured returns structured content, with the numbers of the server if exact replaced it.
+func structured(content any) (json.RawMessage, error) {
+	if object, ok := content.(map[string]any); ok && len(object) == 1 {
+		text, _ := object[exactKey].(string)
+		if data, err := base64.StdEncoding.DecodeString(text); err == nil && len(data) > 0 {
+			d := json.NewDecoder(bytes.NewReader(data))
+			d.UseNumber()
+			if err := d.Decode(&content); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return json.Marshal(content)
 }

@@ -8,7 +8,6 @@ package mcpsource
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -262,14 +261,12 @@ func (s *source) result(res *mcp.CallToolResult) (hosttools.Result, error) {
 	if out.Text = strings.Join(text, "\n"); out.Failed {
 		out.Text = s.redact(out.Text)
 	}
-	if res.StructuredContent != nil && !out.Failed {
-		data, err := json.Marshal(res.StructuredContent)
-		if err != nil {
-			return out, err
-		}
-		out.Data = data
+	if res.StructuredContent == nil || out.Failed {
+		return out, nil
 	}
-	return out, nil
+	var err error
+	out.Data, err = structured(res.StructuredContent)
+	return out, err
 }
 
 // connect returns the connection, and creates one if necessary. The caller must hold s.turn.

@@ -86,6 +86,9 @@ func newServer() *mcp.Server {
 	add("traced", func(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return text(fmt.Sprint(req.Params.Meta["traceparent"])), nil
 	})
+	add("precise", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return &mcp.CallToolResult{StructuredContent: json.RawMessage(preciseData)}, nil
+	})
 	add("die", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		os.Exit(3)
 		return nil, nil
@@ -250,6 +253,26 @@ func TestProgramsOfAllRevisions(t *testing.T) {
 		s, _ := program(t, func(s *mcpsource.Server) { s.Env[asServer] = mcpsource.NewSecret(behavior) })
 		if _, err := call(t, s, "environ"); err != nil {
 			t.Errorf("%s: %v", behavior, err)
+		}
+	}
+}
+
+// preciseData has numbers that are not exact in float64.
+const preciseData = `{"a":"<","id":1234567890123456789,"more":[0.1000000000000000055]}`
+
+// TestExactNumbers verifies that a program's and an HTTP server's numbers are not rounded.
+func TestExactNumbers(t *testing.T) {
+	t.Parallel()
+	p, _ := program(t, nil)
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return newServer() }, nil)
+	web := httptest.NewServer(handler)
+	t.Cleanup(web.Close)
+	h := mcpsource.New(mcpsource.Server{Name: "web", URL: web.URL}, nil)
+	t.Cleanup(func() { h.Close() })
+	for _, s := range []hosttools.Source{p, h} {
+		res, err := call(t, s, "precise")
+		if got := strings.ReplaceAll(string(res.Data), `\u003c`, "<"); err != nil || got != preciseData {
+			t.Errorf("%s, %v", got, err)
 		}
 	}
 }
