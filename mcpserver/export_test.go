@@ -91,6 +91,16 @@ func (s *Server) KeepAfterEnd(ctx context.Context) (int, error) {
 	return len(s.jobs), err
 }
 
+// KeptBytes returns the number of kept calls and the size of their results.
+func (s *Server) KeptBytes() (calls, bytes int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, j := range s.jobs {
+		bytes += j.bytes
+	}
+	return len(s.jobs), bytes
+}
+
 // Fault returns the error code and text for an invalid message. The code is zero if the message is valid.
 func Fault(data []byte) (code int64, text string) {
 	if _, f := decodeMessage(data); f != nil {

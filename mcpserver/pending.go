@@ -26,7 +26,8 @@ const maxWait = 45 * time.Second
 // keepAfter is the minimum duration of a call whose result is kept. No client times out earlier.
 const keepAfter = 5 * time.Second
 
-// Limits of the kept results: per scope, and for all scopes together. The newest result of a scope is kept at any size.
+// Limits of the kept results: per scope, and for all scopes together. The newest result of a scope may be larger than the
+// scope's limit.
 const (
 	maxKept      = 64
 	maxKeptBytes = 16 << 20
@@ -51,7 +52,7 @@ type job struct {
 	to     atomic.Pointer[func(string)] // sends progress to the current request
 	latest atomic.Pointer[string]       // latest progress message
 
-	// Set before the work ends.
+	// Set before the work ends. Server.mu guards ended.
 	state string
 	ended time.Time
 	bytes int
@@ -120,7 +121,11 @@ func (s *Server) begin(
 		defer s.wg.Done()
 		defer func() { <-c.scope.slots }()
 		res, err := s.perform(approve(ctx), in, do)
-		j.end(res, err)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if j.end(res, err); s.jobs[j.id] == j {
+			s.forget(j.ended)
+		}
 		return res, err
 	})
 	return s.await(ctx, c, j)
@@ -185,12 +190,12 @@ func (s *Server) keep(j *job) {
 func (s *Server) forget(now time.Time) {
 	type held struct{ count, bytes int }
 	scopes, all := map[*scope]held{}, 0
-	over := slices.DeleteFunc(slices.Collect(maps.Values(s.jobs)), func(j *job) bool { return !j.over() })
+	over := slices.DeleteFunc(slices.Collect(maps.Values(s.jobs)), func(j *job) bool { return j.ended.IsZero() })
 	slices.SortFunc(over, func(a, b *job) int { return b.ended.Compare(a.ended) })
 	for _, j := range over {
 		h := scopes[j.scope]
-		large := h.bytes+j.bytes > maxKeptBytes || all+j.bytes > maxAllBytes
-		if now.Sub(j.ended) > s.opts.IdleTimeout || h.count >= maxKept || h.count > 0 && large {
+		large := all+j.bytes > maxAllBytes || h.count > 0 && h.bytes+j.bytes > maxKeptBytes
+		if now.Sub(j.ended) > s.opts.IdleTimeout || h.count >= maxKept || large {
 			delete(s.jobs, j.id)
 			continue
 		}

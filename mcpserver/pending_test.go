@@ -243,7 +243,7 @@ func TestKeptSession(t *testing.T) {
 }
 
 // TestKeptResults verifies that results are kept for the idle timeout, within the limits of number and size of one
-// client, and not beyond the end of a session.
+// client and of all clients, and not beyond the end of a session.
 func TestKeptResults(t *testing.T) {
 	t.Parallel()
 	w := newSlowWork(t, time.Nanosecond, time.Hour, 0)
@@ -285,6 +285,12 @@ func TestKeptResults(t *testing.T) {
 	}
 	if n, err := w.server.KeepAfterEnd(t.Context()); n != 0 || err != nil {
 		t.Errorf("kept after the end of its session: %d, %v", n, err)
+	}
+	for range 19 {
+		finish(connect(t, w.server, nil), 1, 7<<10) // 14 MiB each
+	}
+	if n, size := w.server.KeptBytes(); n != 18 || size > 256<<20 {
+		t.Errorf("of 19 large results: %d, %d bytes", n, size)
 	}
 }
 
