@@ -5,8 +5,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
+	"reflect"
 	"sync"
 	"time"
 
@@ -87,7 +89,15 @@ type lineConn struct {
 
 	mu       sync.Mutex // serializes writers and guards underWay
 	out      io.Writer
-	underWay map[jsonrpc.ID]bool // unanswered requests; true if the client canceled the request
+	underWay map[jsonrpc.ID]*unanswered
+}
+
+// unanswered is a request without an answer yet. If the client canceled the request, it expects neither an answer nor
+// progress.
+type unanswered struct {
+	params    json.RawMessage
+	cancelled bool
+	token     any // progress token of a canceled request
 }
 
 // newLineConn starts a goroutine to read in until the end. If a read cannot be interrupted, for example from a
@@ -95,7 +105,7 @@ type lineConn struct {
 func newLineConn(in io.Reader, out io.Writer) *lineConn {
 	c := &lineConn{
 		messages: make(chan jsonrpc.Message), ended: make(chan struct{}), closed: make(chan struct{}),
-		out: out, underWay: map[jsonrpc.ID]bool{},
+		out: out, underWay: map[jsonrpc.ID]*unanswered{},
 	}
 	go c.readLoop(in)
 	return c
@@ -132,10 +142,9 @@ func (c *lineConn) take(line []byte, long bool) error {
 		}
 		return c.send(fault.encode())
 	}
-	if id, timeout := cancels(msg); timeout {
+	id, timeout := cancels(msg)
+	if c.cancel(id); timeout {
 		return nil
-	} else if id.IsValid() {
-		c.cancel(id)
 	}
 	select {
 	case c.messages <- msg:
@@ -187,7 +196,7 @@ func (c *lineConn) begin(msg jsonrpc.Message) bool {
 	if _, twice := c.underWay[req.ID]; twice {
 		return false
 	}
-	c.underWay[req.ID] = false
+	c.underWay[req.ID] = &unanswered{params: req.Params}
 	return true
 }
 
@@ -195,24 +204,43 @@ func (c *lineConn) begin(msg jsonrpc.Message) bool {
 func (c *lineConn) cancel(id jsonrpc.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ok := c.underWay[id]; ok {
-		c.underWay[id] = true
+	if u := c.underWay[id]; u != nil {
+		var p mcp.CallToolParamsRaw
+		_ = json.Unmarshal(u.params, &p) // invalid parameters have no token
+		u.cancelled, u.token = true, p.GetProgressToken()
 	}
 }
 
-// Write sends a message as one line. It drops answers to canceled requests.
+// unwanted reports whether a message belongs to a canceled request, and forgets an answered request.
+func (c *lineConn) unwanted(msg jsonrpc.Message) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch msg := msg.(type) {
+	case *jsonrpc.Response:
+		u := c.underWay[msg.ID]
+		delete(c.underWay, msg.ID)
+		return u != nil && u.cancelled
+	case *jsonrpc.Request:
+		var p mcp.ProgressNotificationParams
+		if msg.Method != "notifications/progress" || json.Unmarshal(msg.Params, &p) != nil {
+			return false
+		}
+		for _, u := range c.underWay {
+			if u.cancelled && reflect.DeepEqual(u.token, p.ProgressToken) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Write sends a message as one line. It drops answers to canceled requests, and their progress.
 func (c *lineConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if resp, ok := msg.(*jsonrpc.Response); ok {
-		c.mu.Lock()
-		cancelled := c.underWay[resp.ID]
-		delete(c.underWay, resp.ID)
-		c.mu.Unlock()
-		if cancelled {
-			return nil
-		}
+	if c.unwanted(msg) {
+		return nil
 	}
 	line, err := jsonrpc.EncodeMessage(msg)
 	if err != nil {

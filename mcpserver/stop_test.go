@@ -3,7 +3,6 @@ package mcpserver_test
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,11 +10,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/mcpserver"
-	"github.com/workcell-dev/workcell/session"
 )
 
 // poster sends messages to an HTTP server.
@@ -123,58 +121,69 @@ func (p poster) begin() poster {
 	return p
 }
 
-// TestCancelledRequest verifies that a client on stdio gets no answer to a canceled request.
+// TestCancelledRequest verifies that a client on stdio gets neither an answer to a canceled request nor progress. The
+// work ends if the user canceled it, and continues after the client's timeout.
 func TestCancelledRequest(t *testing.T) {
 	t.Parallel()
-	started, ended := make(chan struct{}), make(chan struct{})
-	engine, err := memory.New(nil) // the test opens no sandbox
-	checktest.Must(t, err)
-	m, err := session.NewManager(engine, nil)
-	checktest.Must(t, err)
-	t.Cleanup(func() { checktest.Must(t, errors.Join(m.Close(context.Background()), engine.Close())) })
-	s := newServer(t, m, &mcpserver.Options{
-		Tasks: []mcpserver.Task{{Name: "slow", Kind: "agent"}},
-		RunTask: func(ctx context.Context, _ mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
-			close(started)
-			<-ctx.Done()
-			close(ended)
-			return mcpserver.TaskResult{}, ctx.Err()
-		},
-	})
-	toServer, fromClient := io.Pipe()
-	toClient, fromServer := io.Pipe()
-	served, answers := make(chan error, 1), make(chan string, 1)
-	go func() {
-		served <- s.ServeStdio(t.Context(), toServer, fromServer)
-		fromServer.Close()
-	}()
-	lines := bufio.NewScanner(toClient)
-	say := func(message string) {
-		if _, err := io.WriteString(fromClient, `{"jsonrpc":"2.0",`+message+"}\n"); err != nil {
-			t.Error(err)
+	for reason, want := range map[string]string{"user": "cancelled", "Request timed out": "completed"} {
+		started, release, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		s := newServer(t, newMemoryManager(t), &mcpserver.Options{
+			Tasks: []mcpserver.Task{{Name: "slow", Kind: "agent"}},
+			RunTask: func(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+				close(started)
+				select {
+				case <-ctx.Done():
+				case <-release:
+				}
+				req.Report("late")
+				close(ended)
+				return mcpserver.TaskResult{Outcome: "succeeded"}, ctx.Err()
+			},
+		})
+		s.SetWaits(patience, time.Nanosecond)
+		toServer, fromClient := io.Pipe()
+		toClient, fromServer := io.Pipe()
+		served := make(chan error, 1)
+		go func() {
+			served <- s.ServeStdio(t.Context(), toServer, fromServer)
+			fromServer.Close()
+		}()
+		lines := bufio.NewScanner(toClient)
+		say := func(message string) {
+			if _, err := io.WriteString(fromClient, `{"jsonrpc":"2.0",`+message+"}\n"); err != nil {
+				t.Error(err)
+			}
 		}
-	}
-	say(`"id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}`)
-	lines.Scan()
-	go func() { // ends with the server's output
-		var all strings.Builder
-		for lines.Scan() {
-			all.WriteString(lines.Text() + "\n")
+		// hear returns the lines up to one with a text.
+		hear := func(text string) (all string) {
+			for lines.Scan() {
+				if all += lines.Text() + "\n"; strings.Contains(lines.Text(), text) {
+					break
+				}
+			}
+			return all
 		}
-		answers <- all.String()
-	}()
-	say(`"method":"notifications/initialized"`)
-	say(`"id":"two","method":"tools/call","params":{"name":"execute_task","arguments":{"task":"slow"}}`)
-	<-started
-	say(`"id":3,"method":"ping"`)
-	say(`"method":"notifications/cancelled","params":{"requestId":"two","reason":"user"}`)
-	<-ended
-	say(`"id":4,"method":"ping"`)
-	fromClient.Close()
-	if err := <-served; err != nil {
-		t.Errorf("serving: %v", err)
-	}
-	if got := <-answers; strings.Contains(got, `"two"`) || !strings.Contains(got, `"id":3`) {
-		t.Errorf("answers:\n%s", got)
+		say(`"id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}`)
+		hear(`"id":1`)
+		say(`"method":"notifications/initialized"`)
+		say(`"id":"two","method":"tools/call","params":{"name":"execute_task","arguments":{"task":"slow"},"_meta":{"progressToken":"token"}}`)
+		<-started
+		say(`"method":"notifications/cancelled","params":{"requestId":"two","reason":"` + reason + `"}`)
+		say(`"id":3,"method":"ping"`)
+		hear(`"id":3`)
+		if want == "completed" {
+			close(release)
+		}
+		<-ended
+		got := ""
+		for !strings.Contains(got, want) && !strings.Contains(got, "two") {
+			say(`"id":4,"method":"tools/call","params":{"name":"task_status","arguments":{}}`)
+			got += hear(`"id":4`)
+		}
+		fromClient.Close()
+		got += hear("the end")
+		if err := <-served; err != nil || strings.Contains(got, `"two"`) || strings.Contains(got, `"token"`) {
+			t.Errorf("%s: %v, answers:\n%s", reason, err, got)
+		}
 	}
 }
