@@ -51,8 +51,12 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 	return err
 }
 
-// hangUpGrace is the maximum time to write answers after the client hung up or the server was stopped.
-const hangUpGrace = 5 * time.Second
+// answerGrace is the maximum time for calls to end after the client hung up. hangUpGrace is the maximum time to write
+// the remaining answers after that, or after the server was stopped.
+const (
+	answerGrace = 10 * time.Second
+	hangUpGrace = 5 * time.Second
+)
 
 // await waits until serving ends. A client may keep the connection open without reading answers. It must not block the
 // server, which still has to close the client's sandboxes.
@@ -82,7 +86,8 @@ func (t lineTransport) Connect(context.Context) (mcp.Connection, error) { return
 // would lose the sandboxes after one mistake. lineConn answers the line as JSON-RPC requires and continues.
 type lineConn struct {
 	messages chan jsonrpc.Message
-	ended    chan struct{} // closed when reading ended, after err was set
+	answered chan struct{} // receives after answers
+	ended    chan struct{} // closed when reading ended and answerGrace is over, after err was set
 	err      error         // reason for the end of reading
 	closed   chan struct{}
 	once     sync.Once
@@ -105,7 +110,7 @@ type unanswered struct {
 func newLineConn(in io.Reader, out io.Writer) *lineConn {
 	c := &lineConn{
 		messages: make(chan jsonrpc.Message), ended: make(chan struct{}), closed: make(chan struct{}),
-		out: out, underWay: map[jsonrpc.ID]*unanswered{},
+		answered: make(chan struct{}, 1), out: out, underWay: map[jsonrpc.ID]*unanswered{},
 	}
 	go c.readLoop(in)
 	return c
@@ -118,6 +123,28 @@ func (c *lineConn) readLoop(in io.Reader) {
 		line, long, err := readLine(r, MaxMessageBytes)
 		c.err = cmp.Or(c.take(line, long), err)
 	}
+	// The SDK sends no answers after the end.
+	for late := time.After(answerGrace); errors.Is(c.err, io.EOF) && c.owes(); {
+		select {
+		case <-c.answered:
+		case <-c.closed:
+			return
+		case <-late:
+			return
+		}
+	}
+}
+
+// owes reports whether the client waits for an answer.
+func (c *lineConn) owes() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, u := range c.underWay {
+		if !u.cancelled {
+			return true
+		}
+	}
+	return false
 }
 
 // take passes a line on as a message, or answers the fault. An error means the connection is closed.
@@ -219,6 +246,10 @@ func (c *lineConn) unwanted(msg jsonrpc.Message) bool {
 	case *jsonrpc.Response:
 		u := c.underWay[msg.ID]
 		delete(c.underWay, msg.ID)
+		select {
+		case c.answered <- struct{}{}:
+		default: // readLoop has not seen the previous one yet
+		}
 		return u != nil && u.cancelled
 	case *jsonrpc.Request:
 		var p mcp.ProgressNotificationParams
@@ -246,7 +277,10 @@ func (c *lineConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 	if err != nil {
 		return err
 	}
-	return c.send(line)
+	if err = c.send(line); err != nil {
+		c.Close() // no answer is possible anymore
+	}
+	return err
 }
 
 func (c *lineConn) send(line []byte) error {

@@ -2,6 +2,7 @@ package mcpserver_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -186,4 +187,39 @@ func TestCancelledRequest(t *testing.T) {
 			t.Errorf("%s: %v, answers:\n%s", reason, err, got)
 		}
 	}
+}
+
+// TestOneShotClient verifies that a client on stdio gets all answers although it closes its output before.
+func TestOneShotClient(t *testing.T) {
+	t.Parallel()
+	end := make(chan struct{})
+	s := newServer(t, newMemoryManager(t), &mcpserver.Options{
+		Tasks: []mcpserver.Task{{Name: "slow", Kind: "agent"}},
+		RunTask: func(ctx context.Context, _ mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+			<-end
+			select {
+			case <-ctx.Done():
+			case <-time.After(100 * time.Millisecond):
+			}
+			return mcpserver.TaskResult{Text: "done"}, ctx.Err()
+		},
+	})
+	in := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}
+{"jsonrpc":"2.0","method":"notifications/initialized"}
+{"jsonrpc":"2.0","id":2,"method":"tools/list"}
+{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"execute_task","arguments":{"task":"slow"}}}
+`
+	var out bytes.Buffer
+	err := s.ServeStdio(t.Context(), io.MultiReader(strings.NewReader(in), endReader(end)), &out)
+	if got := out.String(); err != nil || strings.Count(got, "\n") != 3 || !strings.Contains(got, `"text":"done"`) {
+		t.Errorf("%v, answers:\n%s", err, got)
+	}
+}
+
+// endReader is an empty reader that closes the channel at the first Read.
+type endReader chan struct{}
+
+func (r endReader) Read([]byte) (int, error) {
+	close(r)
+	return 0, io.EOF
 }
