@@ -60,8 +60,8 @@ func IsLoopback(a net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-// PacedWriter closes the connection of a client that does not read its answer. Every write has a new deadline, so a
-// stream may be open for hours, but a stalled stream ends.
+// PacedWriter closes the connection of a client that does not read its answer. Every part of a write has a new deadline,
+// so a stream may be open for hours, but a stalled stream ends.
 type PacedWriter struct {
 	http.ResponseWriter
 	Timeout time.Duration
@@ -79,10 +79,20 @@ func (w *PacedWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
+// writePart is the maximum size of a write to the connection, because a slow client needs time for a large write.
+const writePart = 256 << 10
+
 // Write writes part of the answer.
-func (w *PacedWriter) Write(p []byte) (int, error) {
-	w.Extend()
-	return w.ResponseWriter.Write(p)
+func (w *PacedWriter) Write(p []byte) (n int, err error) {
+	for part := range slices.Chunk(p, writePart) {
+		w.Extend()
+		var some int
+		some, err = w.ResponseWriter.Write(part)
+		if n += some; err != nil {
+			break
+		}
+	}
+	return n, err
 }
 
 // FlushError sends the written data.
