@@ -71,6 +71,18 @@ func (s *Server) SetWaits(wait, keep time.Duration) { s.maxWait, s.keepAfter = w
 // Sweep ends sessions that are idle at time now.
 func (s *Server) Sweep(now time.Time) { s.sweep(now) }
 
+// Unused returns the number of HTTP sessions that would end at time now.
+func (s *Server) Unused(now time.Time) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sc := range s.bound {
+		if s.isUnused(sc, now) {
+			n++
+		}
+	}
+	return n
+}
+
 // KeepAfterEnd keeps a call whose scope has ended, and returns the number of kept calls.
 func (s *Server) KeepAfterEnd(ctx context.Context) (int, error) {
 	s.mu.Lock()

@@ -309,22 +309,36 @@ func (h *httpHandler) bounded(w http.ResponseWriter, r *http.Request) {
 	case r.Header.Get(headerVersion) >= firstStateless:
 		h.stateless.ServeHTTP(w, r)
 	default:
-		if r.Method == http.MethodDelete {
-			h.server.endSession(client, r.Header.Get(headerSession))
+		switch sc := h.server.session(client, r.Header.Get(headerSession)); {
+		case sc == nil:
+		case r.Method == http.MethodDelete:
+			sc.cancel() // the SDK would wait for the calls
+		default:
+			h.server.stream(sc, 1)
+			defer h.server.stream(sc, -1)
 		}
 		h.legacy.ServeHTTP(w, r)
 	}
 }
 
-// endSession ends the calls of a session when the client ends it. The SDK would wait for them.
-func (s *Server) endSession(owner, id string) {
+// session returns the scope of an owner's session. It returns nil if the session does not exist.
+func (s *Server) session(owner, id string) *scope {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for ss, sc := range s.bound {
 		if id != "" && ss.ID() == id && sc.owner == owner {
-			sc.cancel()
+			return sc
 		}
 	}
+	return nil
+}
+
+// stream adds n to the open event streams of a session.
+func (s *Server) stream(sc *scope, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sc.streams += n
+	sc.used = time.Now()
 }
 
 // health reports a running server. It requires no token.

@@ -204,11 +204,11 @@ func (s *Server) forget(now time.Time) {
 	}
 }
 
-// isUnused reports whether an HTTP session had no request for the idle timeout, has no running call, and has no kept
-// result. The caller must hold s.mu.
+// isUnused reports whether an HTTP session had no request for the idle timeout, has no running call or event stream, and
+// has no kept result. The caller must hold s.mu.
 func (s *Server) isUnused(sc *scope, now time.Time) bool {
 	own := func(j *job) bool { return j.scope == sc }
-	return now.Sub(sc.used) > s.opts.IdleTimeout && len(sc.slots) == 0 &&
+	return now.Sub(sc.used) > s.opts.IdleTimeout && len(sc.slots) == 0 && sc.streams == 0 &&
 		!slices.ContainsFunc(slices.Collect(maps.Values(s.jobs)), own)
 }
 

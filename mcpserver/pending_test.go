@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -54,6 +55,9 @@ func newSlowWork(t *testing.T, wait, keep, idle time.Duration) slowWork {
 	return w
 }
 
+// withoutStream is HTTP without the event stream of the session.
+const withoutStream = "HTTP without a stream"
+
 // connectSession connects a client over pipes with the newest revision, or over HTTP with an older revision.
 func connectSession(t *testing.T, s *mcpserver.Server, over string, opts *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
@@ -61,7 +65,8 @@ func connectSession(t *testing.T, s *mcpserver.Server, over string, opts *mcp.Cl
 		return connectPipes(t, s, opts)
 	}
 	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(),
-		&mcp.StreamableClientTransport{Endpoint: serveHTTP(t, s)}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+		&mcp.StreamableClientTransport{Endpoint: serveHTTP(t, s), DisableStandaloneSSE: over == withoutStream},
+		&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
 	checktest.Must(t, err)
 	t.Cleanup(func() { _ = cs.Close() }) // only hangs up; the error does not matter
 	return cs
@@ -222,7 +227,7 @@ func TestKeptSession(t *testing.T) {
 	t.Parallel()
 	const idle = time.Second
 	w := newSlowWork(t, 10*time.Millisecond, time.Hour, idle)
-	cs := connectSession(t, w.server, "HTTP", nil)
+	cs := connectSession(t, w.server, withoutStream, nil)
 	must(t, cs, "execute_task", map[string]any{"task": "slow"})
 	select {
 	case err := <-w.ended:
@@ -240,6 +245,27 @@ func TestKeptSession(t *testing.T) {
 		w.server.Sweep(time.Now().Add(time.Hour))
 		return cs.Ping(t.Context(), nil) != nil
 	})
+}
+
+// TestOpenStream verifies that a session does not end while its event stream is open.
+func TestOpenStream(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, newMemoryManager(t), nil)
+	p := poster{t: t, url: serveHTTP(t, s)}.begin()
+	ctx, hangUp := context.WithCancel(t.Context())
+	defer hangUp()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
+	checktest.Must(t, err)
+	req.Header = http.Header{"Accept": {"text/event-stream"}, "Mcp-Session-Id": {p.session}}
+	res, err := http.DefaultClient.Do(req)
+	checktest.Must(t, err)
+	defer res.Body.Close() // hangUp ended the stream
+	later := time.Now().Add(time.Hour)
+	if n := s.Unused(later); n != 0 || res.StatusCode != http.StatusOK {
+		t.Errorf("status %d, %d unused sessions", res.StatusCode, n)
+	}
+	hangUp()
+	checktest.Eventually(t, "the session is unused", func() bool { return s.Unused(later) == 1 })
 }
 
 // TestKeptResults verifies that results are kept for the idle timeout, within the limits of number and size of one

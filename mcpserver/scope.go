@@ -48,7 +48,9 @@ type scope struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	used time.Time // start or end of the latest request of the HTTP session; guarded by Server.mu
+	// Of the HTTP session; guarded by Server.mu.
+	used    time.Time // start or end of the latest request
+	streams int       // open event streams
 
 	mu    sync.Mutex // guards the fields below
 	tasks map[string]*taskSession
