@@ -20,6 +20,8 @@ import (
 // verb and the resource.
 func classify(err error) error {
 	switch {
+	case apierrors.IsUnexpectedServerError(err) && !apierrors.IsRequestEntityTooLargeError(err):
+		return errForeign
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"),
 		// The server stopped counting because many pods were created at once.
 		apierrors.IsConflict(err) && strings.Contains(err.Error(), "resourcequotas"):
@@ -39,6 +41,10 @@ func classify(err error) error {
 	}
 	return nil
 }
+
+// errForeign is returned for a response without a Status, for example a page of a proxy while the API server restarts.
+// Such a response says nothing about an object.
+var errForeign = fmt.Errorf("%w: the response is not from the API server", backend.ErrUnavailable)
 
 var errRemoved = fmt.Errorf("kubernetes: the sandbox was removed while it was being created: %w", backend.ErrLost)
 
