@@ -334,8 +334,8 @@ func TestDefaultModel(t *testing.T) {
 	r := &rig{t: t, g: genkit.Init(t.Context(), genkit.WithDefaultModel("test/script-1"))}
 	model, _ := r.model(func(*ai.ModelRequest) ([]*ai.Part, error) { return nil, status.ErrUnauthenticated }, say("done"))
 	a := r.agent("default", "---\ndescription: x\n---\nx")
-	if _, err := a.Run(t.Context(), nil, nil); !errors.Is(err, status.ErrUnauthenticated) {
-		t.Errorf("a failed model: %v", err)
+	if res, err := a.Run(t.Context(), nil, nil); !errors.Is(err, status.ErrUnauthenticated) || res.Turns != 0 {
+		t.Errorf("a failed model: %+v, %v", res, err)
 	}
 	if res, err := a.Run(t.Context(), nil, nil); err != nil || res.Model != model || res.InputTokens != 10 {
 		t.Errorf("%+v, %v", res, err)

@@ -77,7 +77,9 @@ func (w *watcher) model(ctx context.Context, p *ai.ModelParams, next ai.ModelNex
 	resp, err := next(ctx, p)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.turns++
+	if err == nil {
+		w.turns++
+	}
 	if resp != nil && resp.Usage != nil {
 		input, output := transcript.Tokens(w.provider, resp.Usage)
 		w.input, w.output, w.cached = w.input+input, w.output+output, w.cached+resp.Usage.CachedContentTokens
