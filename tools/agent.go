@@ -210,6 +210,9 @@ func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 		res.Executor = &ExecutorResult{*x.result, x.metered}
 		err = a.limited(x, err)
 	}
+	if errors.Is(err, status.ErrInvalidOutput) && resp != nil && resp.FinishReason == ai.FinishReasonLength {
+		err = finished(x.model, resp) // the answer does not match the schema because it is truncated
+	}
 	if err != nil {
 		return res, err
 	}

@@ -379,6 +379,10 @@ func TestIncompleteAnswers(t *testing.T) {
 			t.Errorf("%+v: %+v", tt, res)
 		}
 	}
+	typed := r.agent("typed", "---\nmodel: test/ends-0\noutput: {schema: {n: integer}}\n---\nx")
+	if _, err := typed.Run(t.Context(), nil, nil); !strings.Contains(fmt.Sprint(err), "truncated") {
+		t.Errorf("half an object: %v", err)
+	}
 	model, _ := r.model(call("sandbox_exec", obj{"command": "true"}))
 	asks := r.agent("asks", "---\nmodel: "+model+"\nreturnToolRequests: true\nsandbox: {mode: code}\n---\nx")
 	_, err := asks.Run(t.Context(), nil, nil)
