@@ -59,7 +59,7 @@ type RunOptions struct {
 	// `executor.max_turns`, or else to no limit.
 	MaxTurns int
 	// Messages are the earlier messages of the conversation. The template places them at {{history}}, or else before the
-	// last user message.
+	// last user message. If nil, Run uses the messages of ctx (ai.NewHistoryContext). Agents of tools do not see them.
 	Messages []*ai.Message
 	// OnText is called with each part of the answer as it arrives. If nil, Run does not stream the answer.
 	OnText func(text string)
@@ -173,6 +173,7 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	opening := &opening{}
 	defer func() { res.Evidence = opening.evidence() }()
 	ctx = context.WithValue(context.WithValue(ctx, openingKey{}, opening), agentKey{}, a)
+	ctx = ai.NewHistoryContext(ctx, nil) // for the agents of tools
 	ctx = audit.With(ctx, func(r *audit.Record) { r.Run, r.Agent = cmp.Or(r.Run, run.ID), a.name })
 	res, err = a.generate(ctx, req, o)
 	if err == nil && !bound {
@@ -300,7 +301,10 @@ func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions)
 	if err != nil {
 		return nil, err
 	}
-	req, err := a.render(ai.NewHistoryContext(ctx, o.Messages), variables)
+	if o.Messages != nil {
+		ctx = ai.NewHistoryContext(ctx, o.Messages)
+	}
+	req, err := a.render(ctx, variables)
 	if err != nil {
 		return nil, err
 	}

@@ -211,13 +211,17 @@ func TestAgentOptions(t *testing.T) {
 		t.Errorf("%+v", res)
 	}
 	earlier := []*ai.Message{ai.NewUserTextMessage("earlier")}
+	_, err := a.Run(ai.NewHistoryContext(t.Context(), earlier), nil, nil)
+	if checktest.Must(t, err); ownSeen.list[1].Messages[0].Text() != "earlier" {
+		t.Errorf("the context's conversation: %v", ownSeen.list[1].Messages)
+	}
 	res := run(&tools.RunOptions{Model: other, Messages: earlier})
 	asked := otherSeen.list[0]
 	if res.Text != "c" || res.Model != other || asked.Config == nil || asked.Messages[0].Text() != "earlier" {
 		t.Errorf("another model of the provider: %+v, config %v, messages %v", res, asked.Config, asked.Messages)
 	}
 	var text strings.Builder
-	_, err := a.Run(context.Background(), nil, &tools.RunOptions{Model: "elsewhere/m"})
+	_, err = a.Run(context.Background(), nil, &tools.RunOptions{Model: "elsewhere/m"})
 	if err == nil || !strings.Contains(err.Error(), "config <nil>") {
 		t.Errorf("with the file's config for another provider: %v", err)
 	}
