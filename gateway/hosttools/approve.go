@@ -187,6 +187,7 @@ func (p *pass) extend(ctx context.Context) {
 			o.end()
 		}
 	}()
+	told := false
 	tick := time.NewTicker(extensionEvery)
 	defer tick.Stop()
 	for {
@@ -199,10 +200,14 @@ func (p *pass) extend(ctx context.Context) {
 				continue
 			}
 			err := p.cmd.Extend(ctx, id, by)
-			if err != nil && ctx.Err() == nil && id == p.caller.ExecID {
+			if err == nil || ctx.Err() != nil { // if ctx is done, the extension may be granted
+				continue
+			}
+			o.repeat(by)
+			if id == p.caller.ExecID && !told {
+				told = true
 				p.set.r.o.Log.WarnContext(ctx, "cannot extend the time of a command that waits for an approval",
 					"exec", id, "error", err)
-				return
 			}
 		}
 		select {
@@ -258,6 +263,13 @@ func (o *overtime) due() time.Duration {
 	}
 	o.given += by
 	return by
+}
+
+// repeat makes a failed extension due again.
+func (o *overtime) repeat(by time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.given -= by
 }
 
 // isApproved reports whether an earlier decision covers this call.

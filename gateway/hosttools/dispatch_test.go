@@ -21,6 +21,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/checktest"
@@ -405,11 +406,16 @@ func TestApprovalThatTakesTime(t *testing.T) {
 		}}
 		var mu sync.Mutex
 		var extended, program time.Duration
+		failed := map[string]bool{} // the first extension of each command fails
 		rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup", Ask: "true"}}}
 		a := set(t, registry(t, nil, hosttools.Static("app", lookup())), hosttools.Grant{Rules: rules, Approver: ap}).Access(hosttools.Command{
 			Extend: func(_ context.Context, execID string, by time.Duration) error {
 				mu.Lock()
 				defer mu.Unlock()
+				if !failed[execID] {
+					failed[execID] = true
+					return backend.ErrNotFound
+				}
 				switch execID {
 				case "ex1":
 					extended += by
