@@ -48,6 +48,8 @@ func (t *toolbox) hostCalls(ctx context.Context, cfg Sandbox, run session.Run) (
 	switch {
 	case errors.As(err, &invalid):
 		return nil, fmt.Errorf("tools: %w", err)
+	case err != nil && ctx.Err() != nil:
+		return nil, fmt.Errorf("tools: %w", ctx.Err())
 	case err != nil: // a server did not answer
 		return nil, status.Errorf(status.ErrUnavailable, "tools: %w", err)
 	}

@@ -1,12 +1,15 @@
 package tools_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
 
 	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/core/status"
 	"github.com/firebase/genkit/go/genkit"
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/trace"
@@ -83,10 +86,27 @@ func TestHostToolsAfterInit(t *testing.T) {
 	if r.plugin.HostTools, err = hosttools.New(nil, source); err != nil {
 		t.Fatal(err)
 	}
-	list, err := r.plugin.Tools(t.Context(), tools.Sandbox{
+	cfg := tools.Sandbox{
 		Mode: frontmatter.ModeScript, HostTools: &hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup"}}},
-	})
+	}
+	list, err := r.plugin.Tools(t.Context(), cfg)
 	if err != nil || !strings.Contains(list[0].Definition().Description, "app.lookup(") {
 		t.Errorf("%v, %v", list, err)
 	}
+	r.plugin.HostTools, err = hosttools.New(nil, unreachable{source})
+	checktest.Must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	for _, want := range []status.Name{status.Unavailable, status.Cancelled} {
+		if _, err := r.plugin.Tools(ctx, cfg); status.Of(err) != want {
+			t.Errorf("an unreachable server: %v, want %s", err, want)
+		}
+		cancel()
+	}
+}
+
+// unreachable is a source without an answer.
+type unreachable struct{ hosttools.Source }
+
+func (unreachable) Tools(ctx context.Context) ([]hosttools.Tool, error) {
+	return nil, errors.Join(errors.New("connection refused"), ctx.Err())
 }
