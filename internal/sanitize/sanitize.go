@@ -23,7 +23,7 @@ func Text(s string) string {
 	for i := 0; i < len(s); {
 		r, n := utf8.DecodeRuneInString(s[i:])
 		emoji := r == '\ufe0f' && (unicode.Is(unicode.So, before) || strings.ContainsRune(otherEmoji, before) ||
-			strings.HasPrefix(s[i+n:], "\u20e3")) // a keycap
+			strings.ContainsRune("#*0123456789", before) && strings.HasPrefix(s[i+n:], "\u20e3")) // a keycap
 		before = r
 		switch {
 		case r == utf8.RuneError && n <= 1:

@@ -23,6 +23,7 @@ func TestText(t *testing.T) {
 		"nul\x00del\x7f":                  `nul\x00del\x7f`,
 		"a\u3164\u115f\u034f\u2800b":      `a\u3164\u115f\u034f\u2800b`,
 		"a\ufe0fb\U000e0101 1\ufe0f":      `a\ufe0fb\ue0101 1\ufe0f`,
+		"a\ufe0f\u20e3":                   "a\\ufe0f\u20e3",
 		"⚠\ufe0f ℹ\ufe0f ↔\ufe0f ⤴\ufe0f": "⚠\ufe0f ℹ\ufe0f ↔\ufe0f ⤴\ufe0f",
 		"‼\ufe0f 〰\ufe0f 1\ufe0f\u20e3":   "‼\ufe0f 〰\ufe0f 1\ufe0f\u20e3",
 	} {
