@@ -45,7 +45,7 @@ func prepareCodex(t task) (executor.Invocation, error) {
 	}
 	schema := ""
 	var object map[string]any
-	if json.Unmarshal(t.Schema, &object) == nil && object["type"] == "object" && strict(object) {
+	if json.Unmarshal(t.Schema, &object) == nil && object["type"] == "object" && object["anyOf"] == nil && strict(object) {
 		schema, inv.Stdin = path.Join(t.Settings, "schema.json"), []byte(t.Prompt)
 		inv.Files = append(inv.Files, executor.File{Path: schema, Data: t.Schema})
 	}
@@ -55,13 +55,23 @@ func prepareCodex(t task) (executor.Invocation, error) {
 	return inv, nil
 }
 
+// unstrict are keywords that OpenAI refuses in schemas for constrained answers.
+var unstrict = []string{
+	"allOf", "contains", "default", "dependentRequired", "dependentSchemas", "else", "if", "maxContains", "maxProperties",
+	"minContains", "minProperties", "not", "oneOf", "patternProperties", "propertyNames", "then", "unevaluatedItems",
+	"unevaluatedProperties", "uniqueItems",
+}
+
 // strict reports whether OpenAI accepts a schema for constrained answers: objects require all their properties and
-// forbid others.
+// forbid others. It also refuses properties with the name of an unsupported keyword.
 func strict(schema any) bool {
 	switch v := schema.(type) {
 	case []any:
 		return !slices.ContainsFunc(v, func(item any) bool { return !strict(item) })
 	case map[string]any:
+		if slices.ContainsFunc(unstrict, func(key string) bool { return v[key] != nil }) {
+			return false
+		}
 		properties, object := v["properties"].(map[string]any)
 		required, _ := v["required"].([]any)
 		if (object || v["type"] == "object") && (v["additionalProperties"] != false || len(required) < len(properties)) {

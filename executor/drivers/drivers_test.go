@@ -53,10 +53,14 @@ func TestPrepare(t *testing.T) {
 
 // TestLooseSchema verifies that Codex gets a schema in the prompt if OpenAI would reject it as an option.
 func TestLooseSchema(t *testing.T) {
+	const all = `{"type":"object","required":["a"],"additionalProperties":false,`
 	for schema, option := range map[string]bool{
-		`{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}`: true,
-		`{"type":"object","properties":{"a":{"type":"string"}},"additionalProperties":false}`:                  false,
-		`{"type":"array","items":{"type":"string"}}`:                                                           false,
+		all + `"properties":{"a":{"type":"string"}}}`:                                         true,
+		all + `"properties":{"a":{"anyOf":[{"type":"string"},{"type":"null"}]}}}`:             true,
+		all + `"properties":{"a":{"oneOf":[{"type":"string"},{"type":"null"}]}}}`:             false,
+		all + `"properties":{"a":{"type":"string"}},"anyOf":[{}]}`:                            false,
+		`{"type":"object","properties":{"a":{"type":"string"}},"additionalProperties":false}`: false,
+		`{"type":"array","items":{"type":"string"}}`:                                          false,
 	} {
 		task := executor.Task{Prompt: "ask", Model: "m", Schema: []byte(schema)}
 		inv, err := drivers.Named("codex").Prepare(task, drivertest.Inside())
