@@ -20,6 +20,14 @@ func (o *Options) SetAway(d time.Duration) { o.away = d }
 // SetBodyTimeout replaces bodyTimeout.
 func (o *Options) SetBodyTimeout(d time.Duration) { o.body = d }
 
+// OpenSecond opens the default engine while another engine is being opened.
+func (s *Server) OpenSecond(ctx context.Context) error {
+	s.opening <- struct{}{}
+	defer func() { <-s.opening }()
+	_, err := s.manager(ctx, "", time.Minute)
+	return err
+}
+
 // Routes returns the kind of each route of the table, by pattern.
 func (s *Server) Routes() map[string]string {
 	out := map[string]string{}

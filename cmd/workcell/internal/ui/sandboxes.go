@@ -33,8 +33,12 @@ func (s *Server) manager(ctx context.Context, name string, limit time.Duration) 
 	if m := s.opened(name); m != nil {
 		return m, nil
 	}
-	s.opening.Lock()
-	defer s.opening.Unlock()
+	select {
+	case s.opening <- struct{}{}:
+		defer func() { <-s.opening }()
+	case <-ctx.Done(): // for example a closed tab
+		return nil, ctx.Err()
+	}
 	if m := s.opened(name); m != nil { // another request has opened it
 		return m, nil
 	}
@@ -63,8 +67,8 @@ func (s *Server) opened(name string) *app.Manager {
 }
 
 func (s *Server) closeManagers(ctx context.Context) error {
-	s.opening.Lock()
-	defer s.opening.Unlock()
+	s.opening <- struct{}{}
+	defer func() { <-s.opening }()
 	s.engines.Lock()
 	defer s.engines.Unlock()
 	errs := []error{s.records.Close()}

@@ -94,7 +94,7 @@ type Server struct {
 	seen      chan struct{} // receives an element when a browser requests a page
 	browsers  atomic.Int64  // open streams of browsers
 
-	opening  sync.Mutex              // held while an engine is opened, and before engines
+	opening  chan struct{}           // full while an engine is opened; taken before engines
 	engines  sync.Mutex              // guards managers
 	managers map[string]*app.Manager // by requested backend; an empty name means the default
 }
@@ -125,6 +125,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		origins: http.NewCrossOriginProtection(),
 		pages:   map[string]*template.Template{}, assets: map[string][]byte{},
 		links: map[[sha256.Size]byte]time.Time{}, managers: map[string]*app.Manager{}, seen: make(chan struct{}, 1),
+		opening: make(chan struct{}, 1),
 		limiter: httpguard.NewLimiter(requestRate,
 			httpguard.Limit{What: "concurrent requests", Each: maxRequests, All: math.MaxInt64},
 			httpguard.Limit{What: "streams", Each: maxStreams, All: maxStreams}),

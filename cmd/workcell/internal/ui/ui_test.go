@@ -744,6 +744,11 @@ func TestSlowEngine(t *testing.T) {
 		ID: "sbx_a", Key: session.UserKey("a"), Engine: "containerd-1", Owner: "o", State: record.Ready,
 	}), records.Close()))
 	want(t, r.page("/sandboxes"), "default backend: context deadline", "containerd: connect: ", "sbx_a")
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.server.OpenSecond(gone); !errors.Is(err, context.Canceled) { // a closed tab
+		t.Errorf("a request without a client: %v", err)
+	}
 }
 
 // TestEvents verifies that the stream of a run rings at first and for each new entry, and the page of a finished run
