@@ -55,3 +55,16 @@ func TestLimitIsNotRetried(t *testing.T) {
 		t.Errorf("a command that succeeded: %v", err)
 	}
 }
+
+// TestStrandedResults verifies for which errors a resumed run could collect the results.
+func TestStrandedResults(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]bool{
+		backend.ErrTooLarge: false, backend.ErrLost: false, backend.ErrUnavailable: true,
+		errors.Join(backend.ErrTooLarge, backend.ErrUnavailable): true,
+	} {
+		if got := isStranded(err); got != want {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+}

@@ -64,7 +64,8 @@ func (r *run) collectResults(ctx context.Context) {
 // the outputs were never created or are too large, or if the sandbox is lost.
 func isStranded(err error) bool {
 	var e *Error
-	permanent := errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrTooLarge)
+	tooLarge := errors.Is(err, backend.ErrTooLarge) && !outage(err, false) // the error may have several causes
+	permanent := errors.Is(err, backend.ErrLost) || tooLarge
 	return err != nil && !permanent && (!errors.As(err, &e) || e.Code != codeOutputs)
 }
 
