@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
 // Limits of a message. A message above maxSkipped ends the connection.
@@ -25,6 +27,7 @@ const codeTooLarge = -32098
 // It tracks only the nesting of JSON. The reader must check whether the message is valid JSON.
 type bounded struct {
 	io.ReadCloser
+	stray func(line []byte) // gets each line of a program that is not a message; nil for HTTP
 
 	in, out []byte // read buffer; data ready for the reader
 	err     error
@@ -53,7 +56,11 @@ func (m *bounded) Read(p []byte) (int, error) {
 		if m.size > maxSkipped {
 			m.err = errTooLarge
 		}
-		if m.err != nil { // a message without an end is not JSON
+		switch {
+		case m.err == nil:
+		case m.stray != nil:
+			m.endLine()
+		default: // a message without an end is not JSON
 			m.out = append(m.out, m.message...)
 		}
 	}
@@ -69,6 +76,9 @@ func (m *bounded) Read(p []byte) (int, error) {
 func (m *bounded) take(rest []byte) int {
 	n, b := 1, rest[0]
 	switch {
+	case m.stray != nil && b == '\n':
+		m.endLine()
+		return 1
 	case m.escaped:
 		m.escaped = false
 	case m.inString && b == '\\':
@@ -86,11 +96,14 @@ func (m *bounded) take(rest []byte) int {
 		if i := bytes.IndexByte(part[:n], '\\'); i >= 0 {
 			n = i
 		}
+		if i := bytes.IndexByte(part[:n], '\n'); i >= 0 && m.stray != nil {
+			n = i
+		}
 		m.word = append(m.word, rest[:min(n, maxWord-len(m.word))]...)
 	case b == '{' || b == '[':
 		m.depth++
 	case (b == '}' || b == ']') && m.depth > 0:
-		if m.depth--; m.depth == 0 {
+		if m.depth--; m.depth == 0 && m.stray == nil {
 			m.keep(rest[:1])
 			m.end()
 			return 1
@@ -103,7 +116,7 @@ func (m *bounded) take(rest []byte) int {
 		m.keep(rest[:1])
 		return 1
 	}
-	if m.depth == 0 {
+	if m.depth == 0 && m.stray == nil {
 		m.out = append(m.out, b)
 		return 1
 	}
@@ -136,7 +149,26 @@ func (m *bounded) end() {
 	} else if !m.isRequest && json.Valid(m.id) {
 		m.out = fmt.Appendf(m.out, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"%s"}}`, m.id, codeTooLarge, m.why)
 	}
+	m.reset()
+}
+
+func (m *bounded) reset() {
 	m.message, m.size, m.why, m.key, m.id, m.isRequest = m.message[:0], 0, "", "", m.id[:0], false
+}
+
+// endLine passes on the message of a line, and drops other lines.
+func (m *bounded) endLine() {
+	line := bytes.TrimSpace(m.message)
+	m.message = line
+	switch _, err := jsonrpc.DecodeMessage(line); {
+	case m.why != "", (err == nil || bytes.HasPrefix(line, []byte("[{"))) && json.Valid(line):
+		m.end()
+		m.out = append(m.out, '\n')
+	case len(line) > 0:
+		m.stray(line[:min(len(line), maxStderrLine)])
+	}
+	m.depth, m.inString, m.escaped = 0, false, false
+	m.reset()
 }
 
 // exactKey is the only key of structured content from exact.

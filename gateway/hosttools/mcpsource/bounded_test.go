@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestBounded(t *testing.T) {
@@ -35,6 +37,32 @@ func TestBounded(t *testing.T) {
 				t.Errorf("read %.300q, %v, want %.300q", got, err, tc.want)
 			}
 		})
+	}
+}
+
+// TestLines verifies that lines of a program that are not messages do not affect the messages.
+func TestLines(t *testing.T) {
+	t.Parallel()
+	const message = `{"jsonrpc":"2.0","id":1,"result":{"x":"\\"}}`
+	large := `{"jsonrpc":"2.0","id":7,"result":"` + strings.Repeat("]", 5<<20) + `"}`
+	junk := []string{
+		"Server is running {", "[INFO] started", `[1] "started`, "{", "a: 1", "}", `{"level":30,"msg":"started"}`, message + ` x`,
+		`{"level":20,"request":{"jsonrpc":"2.0","id":1}}`, `{"jsonrpc":"2.0","id":1,"result":"`, strings.Repeat("[", 900), "]}",
+	}
+	in, want := "\n", ""
+	for _, line := range junk {
+		in += " " + line + "\r\n\t" + message + " \n" + large + "\n[" + message + "]\n"
+		want += message + "\n" + `{"jsonrpc":"2.0","id":7,"error":{"code":-32098,"message":"larger than 4 MiB"}}` + "\n[" + message + "]\n"
+	}
+	var stray []string
+	got, err := io.ReadAll(&bounded{
+		ReadCloser: io.NopCloser(strings.NewReader(in + message)), stray: func(line []byte) { stray = append(stray, string(line)) },
+	})
+	if string(got) != want+message+"\n" || err != nil {
+		t.Errorf("read %q, %v, want %q", got, err, want)
+	}
+	if diff := cmp.Diff(junk, stray); diff != "" {
+		t.Errorf("other lines (-want +got):\n%s", diff)
 	}
 }
 

@@ -34,6 +34,7 @@ const asServer = "MCPSOURCE_TEST_SERVER"
 
 func TestMain(m *testing.M) {
 	if behavior := os.Getenv(asServer); behavior != "" {
+		fmt.Println("Server is running...")
 		server := newServer()
 		server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 			return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -81,6 +82,7 @@ func newServer() *mcp.Server {
 	})
 	add("complain", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		fmt.Fprintln(os.Stderr, "the token is", os.Getenv("TOKEN"))
+		fmt.Println("[INFO] the token is", os.Getenv("TOKEN"))
 		return nil, errors.New("cannot log in with " + os.Getenv("TOKEN"))
 	})
 	add("traced", func(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -217,8 +219,14 @@ func TestSecretsStay(t *testing.T) {
 		t.Errorf("the first tool is %s, %v", def, err)
 	}
 	s.Close() // afterwards, all output of the program is logged
-	if text := log.String(); strings.Contains(text, token) {
+	text := log.String()
+	if strings.Contains(text, token) {
 		t.Errorf("the log has the secret:\n%s", text)
+	}
+	for _, want := range []string{`stderr="the token`, `stdout="Server is running`, `stdout="[INFO] the token`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the log has no %s:\n%s", want, text)
+		}
 	}
 }
 

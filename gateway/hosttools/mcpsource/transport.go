@@ -25,7 +25,7 @@ import (
 // peer is the other end of a connection.
 type peer struct {
 	stop func()                // closes the connection and stops the program
-	why  func(err error) error // adds the program's stderr to err; called after stop
+	why  func(err error) error // adds the program's output to err; called after stop
 }
 
 // transport connects to the server. It sets broken when the output of a program or the session of an HTTP server ends.
@@ -122,10 +122,10 @@ func (s *source) program() (mcp.Transport, peer, error) {
 		outEnd.CloseWithError(io.EOF)
 		errEnd.CloseWithError(exit)
 	}()
-	var last []string
+	said := &output{s: s}
 	go func() { // ends with the program
 		defer close(read)
-		last = s.stderr(errs)
+		said.stderr(errs)
 	}()
 	stop := sync.OnceFunc(func() {
 		stdin.Close() // the program may have exited
@@ -142,13 +142,16 @@ func (s *source) program() (mcp.Transport, peer, error) {
 		if exited := (*exec.ExitError)(nil); errors.As(exit, &exited) && exited.ExitCode() > 0 {
 			err = exit // more helpful than the end of the output
 		}
-		if len(last) == 0 {
+		said.mu.Lock()
+		defer said.mu.Unlock()
+		if len(said.last) == 0 {
 			return err
 		}
-		return fmt.Errorf("%w; its last output: %s", err, strings.Join(last, " | "))
+		return fmt.Errorf("%w; its last output: %s", err, strings.Join(said.last, " | "))
 	}
 	return &mcp.IOTransport{
-		Reader: &bounded{ReadCloser: out}, Writer: impatient{stdin, s.server.Timeout}, MaxLineLength: 2 * maxMessage,
+		Reader: &bounded{ReadCloser: out, stray: func(line []byte) { said.add("stdout", line) }},
+		Writer: impatient{stdin, s.server.Timeout}, MaxLineLength: 2 * maxMessage,
 	}, peer{stop, why}, nil
 }
 
@@ -165,29 +168,41 @@ func (w impatient) Write(b []byte) (int, error) {
 	return w.File.Write(b)
 }
 
-// Limits of a server's stderr.
+// Limits of a program's output besides messages.
 const (
 	maxStderrLine = 4 << 10 // maximum bytes of a logged line
 	lastLines     = 3       // number of lines in an error
 	maxShown      = 300     // characters per line in an error
 )
 
-// stderr logs the program's stderr and returns the last lines.
-func (s *source) stderr(r *io.PipeReader) (last []string) {
+// output logs a program's output besides messages, and keeps the last lines.
+type output struct {
+	s    *source
+	mu   sync.Mutex
+	last []string
+}
+
+func (o *output) add(stream string, line []byte) {
+	text := o.s.redact(sanitize.Line(string(line)))
+	o.s.o.Log.Info("an MCP server wrote", stream, text)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.last = append(o.last, sanitize.Cut(text, maxShown))
+	o.last = o.last[max(0, len(o.last)-lastLines):]
+}
+
+func (o *output) stderr(r *io.PipeReader) {
 	lines := bufio.NewReaderSize(r, maxStderrLine)
 	for {
 		line, cut, err := lines.ReadLine()
 		if len(line) > 0 {
-			text := s.redact(sanitize.Line(string(line)))
-			s.o.Log.Info("an MCP server wrote", "stderr", text)
-			last = append(last, sanitize.Cut(text, maxShown))
-			last = last[max(0, len(last)-lastLines):]
+			o.add("stderr", line)
 		}
 		for cut && err == nil { // skip the rest of a long line
 			_, cut, err = lines.ReadLine()
 		}
 		if err != nil {
-			return last
+			return
 		}
 	}
 }
