@@ -34,7 +34,7 @@ type fault struct {
 	code int64
 	text string
 	id   jsonrpc.ID // id of the request, if it was readable
-	// mute means the invalid message is itself an answer, so it gets no answer.
+	// mute means the invalid message is an answer or a notification, which gets no answer.
 	mute bool
 }
 
@@ -69,7 +69,7 @@ func decodeMessage(data []byte) (jsonrpc.Message, *fault) {
 	}
 	if f != nil {
 		f.id = id
-		f.mute = fields["method"] == nil && (fields["result"] != nil || fields["error"] != nil)
+		f.mute = f.mute || fields["method"] == nil && (fields["result"] != nil || fields["error"] != nil)
 		return nil, f
 	}
 	return msg, nil
@@ -163,6 +163,9 @@ func messageOf(id jsonrpc.ID, fields map[string]json.RawMessage, data []byte) (j
 		return nil, invalid(`jsonrpc must be "2.0"`)
 	}
 	params := fields["params"]
+	if string(params) == "null" { // some clients send it instead of no params
+		params = nil
+	}
 	switch raw := fields["method"]; {
 	case raw == nil && fields["id"] == nil:
 		return nil, invalid("method or id is required")
@@ -179,7 +182,9 @@ func messageOf(id jsonrpc.ID, fields map[string]json.RawMessage, data []byte) (j
 	case fields["id"] != nil && !slices.Contains(methods, method):
 		return nil, &fault{code: jsonrpc.CodeMethodNotFound, text: fmt.Sprintf("unknown method %q", sanitize.Clip(method))}
 	case params != nil && params[0] != '{':
-		return nil, &fault{code: jsonrpc.CodeInvalidParams, text: "params must be an object"}
+		return nil, &fault{
+			code: jsonrpc.CodeInvalidParams, text: "params must be an object", mute: fields["id"] == nil,
+		}
 	}
 	return &jsonrpc.Request{ID: id, Method: method, Params: params}, nil
 }

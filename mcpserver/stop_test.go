@@ -189,7 +189,8 @@ func TestCancelledRequest(t *testing.T) {
 	}
 }
 
-// TestOneShotClient verifies that a client on stdio gets all answers although it closes its output before.
+// TestOneShotClient verifies that a client on stdio gets all answers although it closes its output before, and no answer
+// to an invalid notification.
 func TestOneShotClient(t *testing.T) {
 	t.Parallel()
 	end := make(chan struct{})
@@ -205,8 +206,9 @@ func TestOneShotClient(t *testing.T) {
 		},
 	})
 	in := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}
-{"jsonrpc":"2.0","method":"notifications/initialized"}
-{"jsonrpc":"2.0","id":2,"method":"tools/list"}
+{"jsonrpc":"2.0","method":"notifications/initialized","params":null}
+{"jsonrpc":"2.0","method":"notifications/x","params":[]}
+{"jsonrpc":"2.0","id":2,"method":"tools/list","params":null}
 {"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"execute_task","arguments":{"task":"slow"}}}
 `
 	var out bytes.Buffer
