@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -43,6 +44,12 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 	}
 	version := r.Header.Get(headerVersion)
 	msg, fault := decodeMessage(body)
+	req, isCall := msg.(*jsonrpc.Request)
+	stateless := version >= firstStateless || isCall && namesVersion(req)
+	if isCall && !stateless && r.Header.Get(headerSession) == "" && needsSession(req) {
+		fault = invalid("the header %s is missing; send %s first", headerSession, methodInitialize)
+		fault.id = req.ID
+	}
 	if fault != nil {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(faultStatus(fault, version))
@@ -53,7 +60,6 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	req, isCall := msg.(*jsonrpc.Request)
 	if isCall && req.Method == methodInitialize && r.Header.Get(headerSession) == "" {
 		place, no := reserve(h.limiter, client)
 		if no != nil {
@@ -65,7 +71,7 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
-	if version >= firstStateless || isCall && namesVersion(req) {
+	if stateless {
 		h.stateless.ServeHTTP(w, r)
 	} else {
 		h.legacy.ServeHTTP(w, r)
@@ -101,6 +107,11 @@ func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody, announced int
 	_ = rc.SetReadDeadline(time.Time{}) // the answer may take long
 	w.Header().Del("Connection")
 	return body, true
+}
+
+// needsSession reports whether a request of a revision with sessions is impossible without one.
+func needsSession(req *jsonrpc.Request) bool {
+	return req.IsCall() && !slices.Contains([]string{methodInitialize, "ping", "server/discover"}, req.Method)
 }
 
 // namesVersion reports whether a request contains a protocol version, like requests of revisions without sessions.

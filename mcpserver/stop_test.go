@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -224,4 +225,25 @@ type endReader chan struct{}
 func (r endReader) Read([]byte) (int, error) {
 	close(r)
 	return 0, io.EOF
+}
+
+// TestMissingSession verifies that a request of an older revision needs a session, except the requests before one.
+func TestMissingSession(t *testing.T) {
+	t.Parallel()
+	url := serveHTTP(t, newServer(t, newMemoryManager(t), nil))
+	for method, want := range map[string]int{
+		"tools/list": http.StatusBadRequest, "tools/call": http.StatusBadRequest, "ping": http.StatusOK,
+	} {
+		message := fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":%q,"params":{}}`, method)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(message))
+		checktest.Must(t, err)
+		req.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+		res, err := http.DefaultClient.Do(req)
+		checktest.Must(t, err)
+		answer, err := io.ReadAll(res.Body)
+		checktest.Must(t, errors.Join(err, res.Body.Close()))
+		if res.StatusCode != want || !strings.Contains(string(answer), `"id":7`) {
+			t.Errorf("%s: %d %s", method, res.StatusCode, answer)
+		}
+	}
 }
