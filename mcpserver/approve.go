@@ -38,10 +38,7 @@ func (j *job) approver(ctx context.Context, req *mcp.CallToolRequest) func(conte
 			if refused, ok := r.TooLong(); ok {
 				return refused, nil
 			}
-			if j.handed.Load() {
-				ctx = sessionContext{ctx}
-			}
-			res, err := req.Session.Elicit(ctx, question(r))
+			res, err := req.Session.Elicit(askContext{ctx, j.waiting.Load()}, question(r))
 			if err != nil {
 				return hosttools.Decision{}, err
 			}
@@ -51,11 +48,19 @@ func (j *job) approver(ctx context.Context, req *mcp.CallToolRequest) func(conte
 	return func(ctx context.Context) context.Context { return hosttools.WithApprover(ctx, by) }
 }
 
-// sessionContext hides the values of a context. A message with this context belongs to the session instead of a
-// request, whose event stream ends with the answer.
-type sessionContext struct{ context.Context }
+// askContext has the values of the request that waits for a job. A message with this context uses the event stream of
+// the request. If no request waits, it uses the session's stream.
+type askContext struct {
+	context.Context
+	waiting *context.Context
+}
 
-func (sessionContext) Value(any) any { return nil }
+func (c askContext) Value(key any) any {
+	if c.waiting == nil {
+		return nil
+	}
+	return (*c.waiting).Value(key)
+}
 
 // approvalSchema is the schema of an approval answer. allow defaults to false, to prevent approvals by accepting an
 // unread form.

@@ -44,13 +44,13 @@ const (
 // job is the work of a call. It may outlast the request if the client must ask the user or stops waiting.
 type job struct {
 	*interrupt.Job[*mcp.CallToolResult]
-	id     string
-	scope  *scope
-	tool   string
-	began  time.Time
-	handed atomic.Bool                  // the request was answered with the id
-	to     atomic.Pointer[func(string)] // sends progress to the current request
-	latest atomic.Pointer[string]       // latest progress message
+	id      string
+	scope   *scope
+	tool    string
+	began   time.Time
+	waiting atomic.Pointer[context.Context] // context of the current request; nil if no request waits
+	to      atomic.Pointer[func(string)]    // sends progress to the current request
+	latest  atomic.Pointer[string]          // latest progress message
 
 	// Set before the work ends. Server.mu guards ended.
 	state string
@@ -114,6 +114,7 @@ func (s *Server) begin(
 	s.mu.Unlock()
 	j := &job{id: "task_" + record.NewID(), scope: c.scope, tool: c.tool, began: time.Now()}
 	j.to.Store(&c.report)
+	j.waiting.Store(&ctx)
 	in := c
 	in.report = j.report
 	approve := j.approver(ctx, req)
@@ -134,6 +135,8 @@ func (s *Server) begin(
 // await waits until the job ends, a question ends the request, or s.maxWait has passed.
 func (s *Server) await(ctx context.Context, c call, j *job) (*mcp.CallToolResult, error) {
 	j.to.Store(&c.report)
+	j.waiting.Store(&ctx)
+	defer j.waiting.CompareAndSwap(&ctx, nil) // another request may wait too
 	patient := ctx
 	if !c.scope.shared() { // otherwise the next request may reach another server
 		var cancel context.CancelFunc
@@ -151,7 +154,6 @@ func (s *Server) await(ctx context.Context, c call, j *job) (*mcp.CallToolResult
 			return nil, errCancelled()
 		case q == nil && errors.Is(err, context.DeadlineExceeded):
 			s.keep(j)
-			j.handed.Store(true)
 			const note = "The call is still running. Pass task_id to task_result to get the result. Do not repeat the call."
 			return result(map[string]any{"pending": map[string]string{"task_id": j.id, "note": note}})
 		case q == nil && err != nil:

@@ -320,21 +320,30 @@ func TestKeptResults(t *testing.T) {
 	}
 }
 
-// TestApprovalOfAPendingCall verifies that a pending call can still ask the client's user.
+// TestApprovalOfAPendingCall verifies that a pending call can still ask the client's user, also while the client waits
+// for the result and has no other event stream.
 func TestApprovalOfAPendingCall(t *testing.T) {
 	t.Parallel()
-	for _, over := range []string{"stdio", "HTTP"} {
+	for _, over := range []string{"stdio", "HTTP", withoutStream} {
 		pending := make(chan struct{})
-		s := newServer(t, newManager(t), &mcpserver.Options{
+		s := newServer(t, newMemoryManager(t), &mcpserver.Options{
 			Tasks: []mcpserver.Task{{Name: "desk", Kind: "agent"}},
 			RunTask: func(ctx context.Context, _ mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
 				<-pending
 				ask := hosttools.ApprovalRequest{ID: "a", Server: "orders", Tool: "refund", Args: []byte(`{}`)}
-				d, err := hosttools.ApproverFromContext(ctx).Approve(ctx, ask)
+				by := hosttools.ApproverFromContext(ctx)
+				d, err := by.Approve(ctx, ask)
+				for range 100 { // until task_result waits
+					if err == nil {
+						break
+					}
+					time.Sleep(10 * time.Millisecond)
+					d, err = by.Approve(ctx, ask)
+				}
 				return mcpserver.TaskResult{Text: fmt.Sprint(d.Allow)}, err
 			},
 		})
-		s.SetWaits(10*time.Millisecond, time.Hour)
+		s.SetWaits(100*time.Millisecond, time.Hour)
 		cs := connectSession(t, s, over, &mcp.ClientOptions{
 			ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 				return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"allow": true}}, nil
