@@ -3,10 +3,13 @@ package mcpserver_test
 import (
 	"bytes"
 	"encoding/base64"
+	"errors"
+	"fmt"
 	"image"
 	"image/png"
 	"testing"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/internal/checktest"
@@ -42,5 +45,36 @@ func TestImageContent(t *testing.T) {
 	edit = map[string]any{"path": "big", "old_string": "one", "new_string": "one and more than the policy allows"}
 	if code, message := do(t, cs, "sandbox_fs_edit", edit).failure(); code != "too_large" {
 		t.Errorf("a file that gets too large: %s %s", code, message)
+	}
+}
+
+// TestResourcePages verifies that a long list of resources has pages.
+func TestResourcePages(t *testing.T) {
+	t.Parallel()
+	cs := connect(t, newServer(t, newMemoryManager(t), nil), nil)
+	for i := range 1002 {
+		must(t, cs, "sandbox_fs_write", map[string]any{"path": fmt.Sprintf("d/%d", i), "contents": ""})
+	}
+	names, pages, params := map[string]bool{}, "", &mcp.ListResourcesParams{}
+	for {
+		list, err := cs.ListResources(t.Context(), params)
+		checktest.Must(t, err)
+		for _, r := range list.Resources {
+			names[r.Name] = true
+		}
+		pages += fmt.Sprintf(" %d", len(list.Resources))
+		if params.Cursor = list.NextCursor; params.Cursor == "" {
+			break
+		}
+	}
+	if len(names) != 1002 || pages != " 1000 2" {
+		t.Errorf("%d files, pages%s", len(names), pages)
+	}
+	for _, cursor := range []string{"x", "-1"} {
+		var refused *jsonrpc.Error
+		_, err := cs.ListResources(t.Context(), &mcp.ListResourcesParams{Cursor: cursor})
+		if !errors.As(err, &refused) || refused.Code != jsonrpc.CodeInvalidParams {
+			t.Errorf("cursor %q: %v", cursor, err)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/url"
 	"path"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -23,7 +24,7 @@ import (
 // scheme is the URI scheme of workspace files: sandbox://<sandbox_id>/<path>.
 const scheme = "sandbox"
 
-// maxResources is the maximum number of listed resources.
+// maxResources is the maximum number of resources in one answer.
 const maxResources = 1000
 
 // addResources exposes the files of open sandboxes as resources. It does not use the SDK's resource list, which is the
@@ -49,14 +50,22 @@ func (s *Server) addResources(srv *mcp.Server, find resolver) {
 			if err != nil {
 				return nil, err
 			}
-			return s.listResources(ctx, sc)
+			cursor := ""
+			if list.Params != nil {
+				cursor = list.Params.Cursor
+			}
+			return s.listResources(ctx, sc, cursor)
 		}
 	})
 }
 
-// listResources lists the files of the scope's open sandboxes. Clients in a common scope must use sandbox_fs_list,
-// because a list would reveal the sandbox ids of other clients.
-func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourcesResult, error) {
+// listResources lists the files of the scope's open sandboxes. The cursor is the number of files in earlier answers.
+// Clients in a common scope must use sandbox_fs_list, because a list would reveal the sandbox ids of other clients.
+func (s *Server) listResources(ctx context.Context, sc *scope, cursor string) (*mcp.ListResourcesResult, error) {
+	skip, err := strconv.ParseUint(cmp.Or(cursor, "0"), 10, 31)
+	if err != nil {
+		return nil, invalidParams("the cursor is unknown")
+	}
 	res := &mcp.ListResourcesResult{Cacheable: mcp.Cacheable{CacheScope: "private"}, Resources: []*mcp.Resource{}}
 	if sc.handles && !sc.named {
 		return res, nil
@@ -65,12 +74,10 @@ func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourc
 	if err != nil {
 		return nil, err
 	}
+	files := uint64(0)
 	for _, f := range all {
-		room := maxResources - len(res.Resources)
-		if room <= 0 {
-			break
-		}
-		list, err := f.session.ListFiles(ctx, ".", sandbox.ListFilesOptions{Recursive: true, Limit: room})
+		opts := sandbox.ListFilesOptions{Recursive: true, Limit: sandbox.MaxListEntries}
+		list, err := f.session.ListFiles(ctx, ".", opts)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, err
@@ -78,7 +85,14 @@ func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourc
 			continue // the sandbox was closed or died since
 		}
 		for _, e := range list.Entries {
-			if isFile(e) && s.checkFile(e.Path, e.Size) == nil { // skip files refused by resources/read
+			if !isFile(e) || s.checkFile(e.Path, e.Size) != nil {
+				continue // resources/read refuses it
+			}
+			if len(res.Resources) == maxResources {
+				res.NextCursor = strconv.FormatUint(files, 10)
+				return res, nil
+			}
+			if files++; files > skip {
 				res.Resources = append(res.Resources, &mcp.Resource{
 					URI: resourceURI(f.session.ID(), e.Path), Name: e.Path, Size: e.Size, MIMEType: mediaType(e.Path),
 				})
