@@ -536,8 +536,11 @@ func (s *Session) connect(ctx context.Context) error {
 	return s.control.Connect(ctx, s.engine, s.imageEnv())
 }
 
-// refused reports whether a creation failed before the driver created anything.
+// refused reports whether a creation failed and left nothing behind. The driver adds the error of a failed cleanup.
 func refused(err error) bool {
+	if errors.Is(err, backend.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
 	kinds := []error{
 		backend.ErrImage, backend.ErrInvalid, backend.ErrPermission, backend.ErrUnsupported, backend.ErrEnvironment,
 	}
@@ -570,8 +573,8 @@ func (m *Manager) endFormer(ctx context.Context, f *flight) {
 	}
 }
 
-// forget records the cleanup after a failed creation. If the creation was refused, nothing was created, and forget
-// deletes the record. Otherwise the driver's cleanup may have failed. The reaper then looks for the sandbox by id,
+// forget records the cleanup after a failed creation. If the creation was refused, nothing is left, and forget deletes
+// the record. Otherwise the driver's cleanup may have failed. The reaper then looks for the sandbox by id,
 // repeatedly, because a slow engine may create the sandbox later.
 func (m *Manager) forget(s *Session, cause error) {
 	if !refused(cause) {

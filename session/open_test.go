@@ -377,6 +377,21 @@ func TestCapacity(t *testing.T) {
 	refuses(t, m, session.UserKey("c"), testImage(), backend.ErrCapacity)
 }
 
+// TestFailedCleanup verifies that the record of a refused creation is kept to find the objects that the driver could not
+// remove.
+func TestFailedCleanup(t *testing.T) {
+	t.Parallel()
+	for _, left := range []error{backend.ErrUnavailable, context.DeadlineExceeded, nil} {
+		e, store := newEngine(t), record.NewMemoryStore()
+		m := newManager(t, e, &session.Options{Store: store, ReapEvery: -1})
+		e.setHooks(func(context.Context, backend.Spec) error { return errors.Join(backend.ErrImage, left) }, nil, nil)
+		refuses(t, m, session.UserKey("a"), testImage(), backend.ErrImage)
+		if list, err := store.List(t.Context(), record.Removing); err != nil || (len(list) == 1) != (left != nil) {
+			t.Errorf("%v: %d records, %v", left, len(list), err)
+		}
+	}
+}
+
 // mustList lists the sandboxes of a manager.
 func mustList(t testing.TB, m *session.Manager) []session.Info {
 	t.Helper()
