@@ -265,19 +265,32 @@ func firstLine(r io.Reader, most int) ([]byte, error) {
 	return nil, fmt.Errorf("kubernetes: the guest agent's report exceeds %d bytes: %w", most, backend.ErrUnavailable)
 }
 
-// rollback removes only the objects of a failed creation. An existing claim contains the session's files.
+// rollback removes only the objects of a failed creation. An existing claim contains the session's files. rollback first
+// requests the deletion of a new claim, because the removal of the pod may take too long. The server keeps a claim until
+// no pod uses it.
 func (d *driver) rollback(ctx context.Context, p *plan) error {
-	err := d.removePod(ctx, p.name, true, hasNonce(p.nonce))
+	claim, wrong := d.newClaim(ctx, p)
+	if claim != nil {
+		wrong = d.deleteClaim(ctx, claim)
+	}
+	err := errors.Join(wrong, d.removePod(ctx, p.name, true, hasNonce(p.nonce)))
+	if claim != nil && err == nil {
+		err = d.removeClaim(ctx, claim)
+	}
+	return err
+}
+
+// newClaim returns the claim created for a plan, or nil if there is none or if a newer sandbox of the session uses it.
+func (d *driver) newClaim(ctx context.Context, p *plan) (*corev1.PersistentVolumeClaim, error) {
 	if d.opts.StorageClass == "" {
-		return err
+		return nil, nil
 	}
-	replaced, wrong := d.replaced(ctx, p.name, p.nonce)
-	if replaced || wrong != nil {
-		return errors.Join(err, wrong)
+	if replaced, err := d.replaced(ctx, p.name, p.nonce); replaced || err != nil {
+		return nil, err
 	}
-	claim, _, wrong := d.getClaim(ctx, p.name)
-	if wrong == nil && claim.Labels[labelNonce] == p.nonce {
-		wrong = d.removeClaim(ctx, claim)
+	claim, _, err := d.getClaim(ctx, p.name)
+	if err != nil || claim.Labels[labelNonce] != p.nonce {
+		return nil, kit.Ignore(err, backend.ErrNotFound, backend.ErrExists)
 	}
-	return errors.Join(err, kit.Ignore(wrong, backend.ErrNotFound, backend.ErrExists))
+	return claim, nil
 }

@@ -1,18 +1,24 @@
 package kubernetes
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
@@ -62,4 +68,38 @@ func TestPageOfProxy(t *testing.T) {
 			t.Errorf("%v, want ErrUnavailable", err)
 		}
 	}
+}
+
+// TestRollbackOfClaim verifies that the deletion of a new claim does not wait for a pod that cannot be removed.
+func TestRollbackOfClaim(t *testing.T) {
+	t.Parallel()
+	p := planOf(t)
+	var deleted atomic.Bool
+	d := fakeDriver(t, func(r *http.Request) any {
+		switch {
+		case r.Method == http.MethodDelete && strings.Contains(r.URL.Path, "/persistentvolumeclaims/"):
+			deleted.Store(true)
+			return &metav1.Status{Status: metav1.StatusSuccess}
+		case strings.Contains(r.URL.Path, "/persistentvolumeclaims/"):
+			meta, err := p.metaOf(backend.RoleWorkspace)
+			must(t, err)
+			return &corev1.PersistentVolumeClaim{ObjectMeta: meta}
+		}
+		meta, err := p.metaOf(backend.RoleSandbox)
+		must(t, err)
+		return &corev1.Pod{ObjectMeta: meta}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := d.rollback(ctx, p); !errors.Is(err, context.DeadlineExceeded) || !deleted.Load() {
+		t.Errorf("%v; claim deleted: %v", err, deleted.Load())
+	}
+}
+
+// planOf returns the plan of a sandbox.
+func planOf(t *testing.T) *plan {
+	t.Helper()
+	checked, err := kit.NewPlan(name, backend.Spec{ID: "a", Instance: "i", Image: "debian:12"}, nil, backend.Limits{})
+	must(t, err)
+	return &plan{Plan: checked, name: objectName("a"), nonce: "abcdefghijklmnopqrstuvwxyz", network: "none"}
 }

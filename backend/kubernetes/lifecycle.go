@@ -255,14 +255,19 @@ func (d *driver) getClaim(ctx context.Context, name string) (*corev1.PersistentV
 	return c, of, nil
 }
 
-// removeClaim deletes a claim and waits until it is deleted. It does not delete a newer claim with the same name.
-func (d *driver) removeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+// deleteClaim requests the deletion of a claim, but not of a newer claim with the same name.
+func (d *driver) deleteClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	only := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &claim.UID}}
 	err := d.calls.Do(ctx, "delete workspace", func(ctx context.Context) error {
 		return d.api.volumes.Delete(ctx, claim.Name, only)
 	})
-	if err != nil {
-		return kit.Ignore(err, backend.ErrNotFound, backend.ErrExists)
+	return kit.Ignore(err, backend.ErrNotFound, backend.ErrExists)
+}
+
+// removeClaim deletes a claim and waits until it is deleted.
+func (d *driver) removeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	if err := d.deleteClaim(ctx, claim); err != nil {
+		return err
 	}
 	return d.calls.Retry(ctx, func() (bool, error) {
 		now, _, err := d.getClaim(ctx, claim.Name)
