@@ -148,12 +148,13 @@ func (d *driver) await(ctx context.Context, pod *corev1.Pod, image, id string) (
 	defer cancel()
 	begin := time.Now()
 	now, looked := pod, begin
+	var last error // of an attempt to reach the guest agent
 	for {
 		if now.Spec.NodeName == "" || time.Since(looked) >= lookEvery {
 			switch next, err := d.getPod(wait, pod.Name); {
 			case errors.Is(err, backend.ErrUnavailable) && wait.Err() == nil && time.Since(looked) < restarts:
 			case err != nil:
-				return backend.Info{}, d.whyNot(ctx, wait, err)
+				return backend.Info{}, d.whyNot(ctx, wait, err, last)
 			case next.Labels[labelNonce] != pod.Labels[labelNonce]:
 				return backend.Info{}, errRemoved
 			default:
@@ -170,23 +171,30 @@ func (d *driver) await(ctx context.Context, pod *corev1.Pod, image, id string) (
 				info.ImageEnv = env
 				return info, nil
 			}
-			if classify(err) == backend.ErrPermission { //nolint:errorlint // it returns sentinels
+			if rejects(err) {
 				return backend.Info{}, d.calls.Fail(ctx, "exec", err)
+			}
+			if wait.Err() == nil {
+				last = err
 			}
 		}
 		select {
 		case <-wait.Done():
-			return backend.Info{}, d.whyNot(ctx, wait, wait.Err())
+			return backend.Info{}, d.whyNot(ctx, wait, wait.Err(), last)
 		case <-time.After(min(max(tryEvery, time.Since(begin)/20), tryAtLeast)):
 		}
 	}
 }
 
-// whyNot returns the real reason of a failure to wait for a new object.
-func (d *driver) whyNot(ctx, wait context.Context, err error) error {
+// whyNot returns the real reason of a failure to wait for a new object. last is the error of the last attempt to reach
+// the guest agent, if any.
+func (d *driver) whyNot(ctx, wait context.Context, err, last error) error {
 	switch {
 	case ctx.Err() != nil:
 		return d.calls.Fail(ctx, "create", ctx.Err())
+	case wait.Err() != nil && last != nil:
+		return fmt.Errorf("kubernetes: the guest agent did not respond within %v: %s: %w",
+			d.opts.PullTimeout, kit.Scrub(last.Error()), backend.ErrUnavailable)
 	case wait.Err() != nil:
 		return fmt.Errorf("kubernetes: the sandbox did not start within %v: %w", d.opts.PullTimeout, backend.ErrUnavailable)
 	case errors.Is(err, backend.ErrNotFound):

@@ -96,6 +96,37 @@ func TestRollbackOfClaim(t *testing.T) {
 	}
 }
 
+// TestExecRejected verifies that an exec forbidden by a policy fails at once, and that the error for a guest agent out
+// of reach contains the reason.
+func TestExecRejected(t *testing.T) {
+	t.Parallel()
+	p := planOf(t)
+	meta, err := p.metaOf(backend.RoleSandbox)
+	must(t, err)
+	pod := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: "n"}}
+	var exec metav1.Status
+	d := fakeDriver(t, func(r *http.Request) any {
+		if strings.HasSuffix(r.URL.Path, "/exec") {
+			return &apierrors.StatusError{ErrStatus: exec}
+		}
+		return pod
+	})
+	exec = metav1.Status{Code: http.StatusBadRequest, Message: `admission webhook "kyverno" denied the request: no exec`}
+	_, dialed := d.Dial(t.Context(), p.id())
+	_, created := d.await(t.Context(), pod, "", p.id())
+	for _, err := range []error{dialed, created} {
+		if !errors.Is(err, backend.ErrPermission) || !strings.Contains(err.Error(), "no exec") {
+			t.Errorf("%v, want ErrPermission with the reason", err)
+		}
+	}
+	d.opts.PullTimeout = time.Second
+	exec = metav1.Status{Code: http.StatusInternalServerError, Message: "error dialing backend: connection refused"}
+	_, err = d.await(t.Context(), pod, "", p.id())
+	if !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "error dialing backend") {
+		t.Errorf("%v, want ErrUnavailable with the reason", err)
+	}
+}
+
 // planOf returns the plan of a sandbox.
 func planOf(t *testing.T) *plan {
 	t.Helper()

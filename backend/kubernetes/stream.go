@@ -38,8 +38,7 @@ func (d *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 			return true, lost(pod)
 		}
 		s, err = d.exec(bounded, pod.Name, embed.Path, "connect")
-		err = d.calls.Fail(bounded, "dial", err)
-		return err == nil || errors.Is(err, backend.ErrPermission), err
+		return err == nil || rejects(err), d.calls.Fail(bounded, "dial", err)
 	})
 	switch {
 	case err == nil:

@@ -106,8 +106,13 @@ func (u *upgrade) NewConnection(resp *http.Response) (httpstream.Connection, err
 	var status metav1.Status
 	server := json.Unmarshal(text, &status) == nil && status.Kind == "Status"
 	err := errors.New(cmp.Or(status.Message, strings.TrimSpace(string(text)), resp.Status))
-	switch code := resp.StatusCode; {
-	case server && (code == http.StatusUnauthorized || code == http.StatusForbidden):
+	code := resp.StatusCode
+	if server && code == http.StatusBadRequest && strings.HasPrefix(status.Message, "admission webhook ") {
+		code, status.Code, status.Reason = http.StatusForbidden, http.StatusForbidden, metav1.StatusReasonForbidden
+	}
+	switch {
+	case server && (code == http.StatusUnauthorized || code == http.StatusForbidden ||
+		code == http.StatusUnprocessableEntity): // the last is from an admission policy
 		return nil, &apierrors.StatusError{ErrStatus: status}
 	case server && code != http.StatusBadRequest, // the status without the upgrade headers
 		code == http.StatusNotFound, code == http.StatusTooManyRequests, // of the node
@@ -116,6 +121,9 @@ func (u *upgrade) NewConnection(resp *http.Response) (httpstream.Connection, err
 	}
 	return nil, &httpstream.UpgradeFailureError{Cause: err}
 }
+
+// rejects reports whether the server rejects an exec because of a missing permission or a policy.
+func rejects(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }
 
 // bounded is a transport and connects within attachTimeout, even if the server does not respond.
 type bounded struct{ next http.RoundTripper }
