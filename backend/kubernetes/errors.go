@@ -66,6 +66,12 @@ func trouble(begin time.Time, pod *corev1.Pod, image string) error {
 			switch w.Reason {
 			case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
 				"RegistryUnavailable":
+				if busy := registryBusy(w.Message); busy && time.Since(begin) < pullRetries {
+					continue
+				} else if busy {
+					return fmt.Errorf("kubernetes: the node cannot pull image %s yet: %s: %w",
+						named(&s, image), unpulled(w), backend.ErrUnavailable)
+				}
 				return fmt.Errorf("kubernetes: the node cannot pull image %s: %s: %w",
 					named(&s, image), unpulled(w), backend.ErrImage)
 			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
@@ -84,6 +90,17 @@ func trouble(begin time.Time, pod *corev1.Pod, image string) error {
 		return endOf(pod, nil)
 	}
 	return nil
+}
+
+// pullRetries is how long a busy registry is ignored, because the kubelet retries with growing pauses.
+const pullRetries = 2 * time.Minute
+
+// registryBusy reports whether a later pull may succeed: the node or the registry limits the rate, or the registry is
+// overloaded. It does not match refused connections, because the address may be wrong.
+func registryBusy(message string) bool {
+	return slices.ContainsFunc([]string{
+		"QPS exceeded", "429 Too Many", "toomanyrequests", "502 Bad Gateway", "503 Service", "504 Gateway", "timeout",
+	}, func(text string) bool { return strings.Contains(message, text) })
 }
 
 // unpulled returns the kubelet's reason without prefixes repeating the image.

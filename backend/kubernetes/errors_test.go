@@ -36,6 +36,23 @@ func TestPullReasons(t *testing.T) {
 	}
 }
 
+// TestBusyRegistry verifies that pulls limited by the node or the registry are retried, and that a registry busy for
+// longer is an outage.
+func TestBusyRegistry(t *testing.T) {
+	t.Parallel()
+	for _, message := range []string{
+		"pull QPS exceeded", "unexpected status from HEAD request to https://r.test/v2/a/manifests/1: 429 Too Many Requests",
+		"toomanyrequests: You have reached your pull rate limit", "unexpected status: 503 Service Unavailable",
+		`Get "https://r.test/v2/": net/http: TLS handshake timeout`, "dial tcp 192.0.2.1:443: i/o timeout",
+	} {
+		pod := podWaiting("ErrImagePull", message)
+		now, late := trouble(time.Now(), pod, "a:1"), trouble(time.Now().Add(-2*pullRetries), pod, "a:1")
+		if now != nil || !errors.Is(late, backend.ErrUnavailable) || !strings.Contains(fmt.Sprint(late), message) {
+			t.Errorf("%v, later %v", now, late)
+		}
+	}
+}
+
 // podWaiting returns a pod whose container waits.
 func podWaiting(reason, message string) *corev1.Pod {
 	state := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
