@@ -19,15 +19,19 @@ import (
 // classify returns the sentinel for errors specific to the API server. The error for a missing permission contains the
 // verb and the resource.
 func classify(err error) error {
+	text := err.Error()
 	switch {
 	case apierrors.IsUnexpectedServerError(err) && !apierrors.IsRequestEntityTooLargeError(err):
 		return errForeign
-	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"),
+	case apierrors.IsUnauthorized(err): // the server may not be able to check credentials now
+		return errUnauthorized
+	case apierrors.IsForbidden(err) && (strings.Contains(text, "exceeded quota") ||
+		strings.Contains(text, "status unknown for quota")), // the quota is new
 		// The server stopped counting because many pods were created at once.
-		apierrors.IsConflict(err) && strings.Contains(err.Error(), "resourcequotas"):
+		apierrors.IsConflict(err) && strings.Contains(text, "resourcequotas"):
 		return backend.ErrCapacity
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return backend.ErrPermission
+	case apierrors.IsForbidden(err):
+		return forbidden(text)
 	case apierrors.IsNotFound(err), apierrors.IsGone(err):
 		return backend.ErrNotFound
 	case apierrors.IsAlreadyExists(err), apierrors.IsConflict(err):
@@ -41,6 +45,21 @@ func classify(err error) error {
 	}
 	return nil
 }
+
+// forbidden returns the sentinel for the text of a rejection. An admission plugin rejects an object, or every object
+// while the server or the namespace is new.
+func forbidden(text string) error {
+	switch {
+	case !strings.Contains(text, " is forbidden: ") || strings.Contains(text, `" cannot `): // a webhook or a missing verb
+		return backend.ErrPermission
+	case strings.Contains(text, "error looking up service account"), strings.Contains(text, "at this time"),
+		strings.Contains(text, "not yet ready to handle request"):
+		return backend.ErrUnavailable
+	}
+	return backend.ErrInvalid
+}
+
+var errUnauthorized = fmt.Errorf("%w: the API server rejects the credentials", backend.ErrUnavailable)
 
 // errForeign is returned for a response without a Status, for example a page of a proxy while the API server restarts.
 // Such a response says nothing about an object.

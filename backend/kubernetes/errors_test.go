@@ -8,6 +8,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/workcell-dev/workcell/backend"
 )
@@ -33,6 +35,29 @@ func TestPullReasons(t *testing.T) {
 		if !errors.Is(err, backend.ErrImage) || err.Error() != want {
 			t.Errorf("%s:\n got %v\nwant %s", c.reason, err, want)
 		}
+	}
+}
+
+// TestRejections verifies which rejections are final: missing permissions and objects that break a rule of the
+// namespace.
+func TestRejections(t *testing.T) {
+	t.Parallel()
+	pods := schema.GroupResource{Resource: "pods"}
+	for text, want := range map[string]error{
+		`User "u" cannot create resource "pods" in API group "" in the namespace "n"`: backend.ErrPermission,
+		"exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1":         backend.ErrCapacity,
+		"status unknown for quota: q, resources: pods":                                backend.ErrCapacity,
+		"error looking up service account n/default: serviceaccount not found":        backend.ErrUnavailable,
+		"not yet ready to handle request":                                             backend.ErrUnavailable,
+		`violates PodSecurity "restricted:latest": runAsNonRoot != true`:              backend.ErrInvalid,
+		"maximum memory usage per Container is 1Gi, but limit is 2Gi":                 backend.ErrInvalid,
+	} {
+		if err := apierrors.NewForbidden(pods, "a", errors.New(text)); !errors.Is(classify(err), want) {
+			t.Errorf("%v: %v, want %v", err, classify(err), want)
+		}
+	}
+	if err := classify(apierrors.NewUnauthorized("Unauthorized")); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("rejected credentials: %v, want ErrUnavailable", err)
 	}
 }
 
