@@ -74,6 +74,10 @@ func trouble(begin time.Time, pod *corev1.Pod, image string) error {
 	for _, c := range pod.Status.Conditions {
 		unplaced := c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse
 		if unplaced && c.Reason == corev1.PodReasonUnschedulable && time.Since(begin) > crowded {
+			if strings.Contains(strings.ToLower(c.Message), "persistentvolumeclaim") {
+				return fmt.Errorf("kubernetes: the workspace's volume is missing; check kubernetes.storage_class: %.200s: %w",
+					c.Message, backend.ErrUnavailable)
+			}
 			return fmt.Errorf("kubernetes: no node can run the sandbox: %.200s: %w", c.Message, backend.ErrCapacity)
 		}
 	}
