@@ -153,8 +153,10 @@ func endOf(pod *corev1.Pod, t *corev1.ContainerStateTerminated) error {
 	switch {
 	case pod.Status.Reason == "Evicted":
 		return fmt.Errorf("kubernetes: the node evicted the sandbox: %.200s: %w", pod.Status.Message, backend.ErrLost)
-	case pod.Status.Reason == "OutOfcpu" || pod.Status.Reason == "OutOfmemory" || pod.Status.Reason == "OutOfpods":
+	case strings.HasPrefix(pod.Status.Reason, "OutOf"): // and a resource
 		return fmt.Errorf("kubernetes: the node has too few resources: %s: %w", pod.Status.Reason, backend.ErrCapacity)
+	case slices.Contains([]string{"NodeShutdown", "NodeAffinity", "UnexpectedAdmissionError"}, pod.Status.Reason):
+		return fmt.Errorf("kubernetes: the node rejected the sandbox: %s: %w", pod.Status.Reason, backend.ErrUnavailable)
 	case t != nil && t.Reason == "StartError":
 		return fmt.Errorf("kubernetes: no guest agent for this node in the image; set kubernetes.guest_image "+
 			"(Options.GuestImage): %w", backend.ErrInvalid)

@@ -106,12 +106,33 @@ func TestStartReasons(t *testing.T) {
 			t.Errorf("\n got %v\nwant %s", err, c.want)
 		}
 	}
-	pod := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
-		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable},
-	}}}
-	now, then := trouble(time.Now(), pod, ""), trouble(late, pod, "")
-	if now != nil || !errors.Is(then, backend.ErrCapacity) {
-		t.Errorf("without a node: %v, later %v", now, then)
+	for text, want := range map[string]error{
+		"0/1 nodes are available: 1 Insufficient memory.":                           backend.ErrCapacity,
+		"0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims": backend.ErrUnavailable,
+		`persistentvolumeclaim "workcell-a" not found`:                              backend.ErrUnavailable,
+	} {
+		pod := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: text,
+		}}}}
+		now, then := trouble(time.Now(), pod, ""), trouble(late, pod, "")
+		if now != nil || !errors.Is(then, want) {
+			t.Errorf("without a node: %v, later %v, want %v", now, then, want)
+		}
+	}
+}
+
+// TestRejectedByNode verifies the errors for pods that the kubelet rejects.
+func TestRejectedByNode(t *testing.T) {
+	t.Parallel()
+	for reason, want := range map[string]error{
+		"OutOfcpu": backend.ErrCapacity, "OutOfephemeral-storage": backend.ErrCapacity, "Evicted": backend.ErrLost,
+		"NodeShutdown": backend.ErrUnavailable, "NodeAffinity": backend.ErrUnavailable,
+		"UnexpectedAdmissionError": backend.ErrUnavailable,
+	} {
+		pod := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: reason}}
+		if err := trouble(time.Now(), pod, ""); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", reason, err, want)
+		}
 	}
 }
 
