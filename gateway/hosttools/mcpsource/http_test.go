@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/checktest"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
 // site is an HTTP server of revision 2025-11-25 with one tool, and with sessions that it can end. It does not answer GET
@@ -26,6 +28,7 @@ type site struct {
 	calls    int
 	tool     string
 	answer   http.HandlerFunc // if not nil, it answers calls
+	refusal  int              // if not 0, the code of the errors for calls
 }
 
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -55,6 +58,11 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case req.Method == "tools/call":
 		if s.calls++; s.answer != nil {
 			s.answer(w, r)
+			return
+		}
+		if s.refusal != 0 {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"no access"}}`, req.ID, s.refusal)
 			return
 		}
 		result = `{"content":[{"type":"text","text":"called"}]}`
@@ -129,5 +137,53 @@ func TestListOfHTTPServer(t *testing.T) {
 		if _, err := call(t, s, name); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestFailedRequest verifies that a failed HTTP request is not taken for an answer of the tool, and that an error of the
+// tool is one, whatever its code is.
+func TestFailedRequest(t *testing.T) {
+	t.Parallel()
+	web := &site{}
+	s, log := newSite(t, web)
+	for _, refusal := range []int{-32001, -32003, -32004, -32005} {
+		web.set(func() { web.refusal = refusal })
+		if res, err := call(t, s, "first"); err != nil || !res.Failed || res.Text != "no access" {
+			t.Errorf("%d: %+v, %v", refusal, res, err)
+		}
+	}
+	for _, status := range []int{429, 500, 503, 0} {
+		web.set(func() {
+			web.answer = func(w http.ResponseWriter, r *http.Request) {
+				if status == 0 {
+					panic(http.ErrAbortHandler)
+				}
+				w.WriteHeader(status)
+			}
+		})
+		_, err := call(t, s, "first")
+		if fail := toolspec.ErrorOf(err); fail.Code != toolspec.CodeUnavailable || fail.Remediation != "The call may have had an effect." {
+			t.Errorf("%d: %+v", status, fail)
+		}
+	}
+	if text := log.String(); !strings.Contains(text, "Service Unavailable") || strings.Contains(text, "exited") {
+		t.Errorf("log:\n%s", text)
+	}
+}
+
+// TestStoppedServer verifies that a call that cannot reach the server can be repeated.
+func TestStoppedServer(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewUnstartedServer(&site{tool: "first"})
+	web.Config.SetKeepAlivesEnabled(false) // each call dials
+	web.Start()
+	s := mcpsource.New(mcpsource.Server{Name: "site", URL: web.URL}, &mcpsource.Options{Log: slog.New(slog.DiscardHandler)})
+	defer s.Close()
+	tools, err := s.Tools(t.Context())
+	checktest.Must(t, err)
+	web.Close()
+	_, err = tools[0].Handle(t.Context(), hosttools.Call{Args: json.RawMessage("{}")})
+	if fail := toolspec.ErrorOf(err); fail.Code != toolspec.CodeUnavailable || !fail.Retryable {
+		t.Errorf("%+v", fail)
 	}
 }

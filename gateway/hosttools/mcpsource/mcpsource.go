@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -225,16 +226,36 @@ func (s *source) try(ctx context.Context, name string, c hosttools.Call) (out ho
 	case errors.As(err, &refused) && refused.Code == codeTooLarge:
 		return out, toolspec.Failf(toolspec.CodeTooLarge, "the response of server %s is %s", s.server.Name, refused.Message).
 			WithRemediation("The call was executed. Request less at once: a part, a page, or a summary.")
-	case errors.As(err, &refused):
+	case errors.As(err, &refused) && !rejected(refused):
 		return hosttools.Result{Failed: true, Text: s.redact(refused.Message)}, nil
 	case ctx.Err() != nil:
 		return out, toolspec.Failf(toolspec.CodeTimeout, "server %s did not respond in time", s.server.Name)
+	case refused != nil:
+		s.o.Log.WarnContext(ctx, "an MCP server is unavailable", "tool", name, "error", s.redact(err.Error()))
+		fail := toolspec.Failf(toolspec.CodeUnavailable, "server %s is unavailable", s.server.Name)
+		if dial := (*net.OpError)(nil); !errors.As(err, &dial) || dial.Op != "dial" {
+			fail.Retryable = false
+			fail.Remediation = "The call may have had an effect."
+		}
+		return out, fail
 	case err != nil:
+		if text, ok := answer(err); ok {
+			return hosttools.Result{Failed: true, Text: s.redact(text)}, nil
+		}
 		s.o.Log.WarnContext(ctx, "a call of an MCP server failed", "tool", name, "error", s.redact(err.Error()))
 		return out, toolspec.Failf(toolspec.CodeToolFailed, "server %s exited or sent an invalid response", s.server.Name).
 			WithRemediation("The call may have had an effect.")
 	}
 	return s.result(res)
+}
+
+// rejected reports whether an error is the SDK's error for an HTTP request without an answer of the MCP server.
+func rejected(e *jsonrpc.Error) bool { return e.Code == -32005 && e.Message == "rejected by transport" }
+
+// answer returns the message of a server's error that the SDK takes for the end of the connection because of its code.
+func answer(err error) (string, bool) {
+	text, ok := strings.CutPrefix(err.Error(), mcp.ErrConnectionClosed.Error()+`: calling "tools/call": `)
+	return text, ok && !strings.HasPrefix(text, "client is closing") && !strings.HasPrefix(text, "server is closing")
 }
 
 func (s *source) result(res *mcp.CallToolResult) (hosttools.Result, error) {
