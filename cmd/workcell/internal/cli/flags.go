@@ -122,6 +122,27 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
+// BeforeCommand ends the flags of cmd at the second argument, the COMMAND. All later arguments belong to COMMAND, with
+// or without --. Flags before and after the first argument belong to cmd. Call it last.
+func BeforeCommand(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().SetInterspersed(false)
+	check, run, split := cmd.Args, cmd.RunE, []string(nil)
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if split = args; len(args) > 1 {
+			if err := cmd.Flags().Parse(args[1:]); err != nil {
+				return cmd.FlagErrorFunc()(cmd, err)
+			}
+			split = append(args[:1:1], cmd.Flags().Args()...)
+		}
+		if help, _ := cmd.Flags().GetBool("help"); help { // after the first argument
+			return pflag.ErrHelp
+		}
+		return check(cmd, split)
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return run(cmd, split) }
+	return cmd
+}
+
 // Subcommands returns a command with only subcommands.
 func Subcommands(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	cmd.Args = cobra.NoArgs

@@ -68,7 +68,7 @@ type cacheFillOptions struct {
 func newCacheFillCmd(a *command) *cobra.Command {
 	o := &cacheFillOptions{}
 	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags, &cobra.Command{
-		Use:   "fill NAME -- COMMAND [ARG…]",
+		Use:   "fill [flags] NAME [--] COMMAND [ARG…]",
 		Short: "Run a command and cache its downloads",
 		Long: `Run a command in a temporary sandbox and add the files that it downloads to the cache. Environment variables make
 pip, npm, and go download to the cache; other programs find its directory in CACHE_DIR. New sandboxes can then read
@@ -77,8 +77,8 @@ the files. If the command fails or the cache exceeds its maximum size, the cache
 All sandboxes that use the cache get these files, so only run commands that you trust.`,
 		Example: "  workcell cache fill pip -- pip download pandas requests\n  workcell cache fill npm --from . -- npm ci\n" +
 			"  workcell cache fill go --image golang:1 --from . -- go mod download",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) < 2 || cmd.ArgsLenAtDash() > 1 {
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) < 2 {
 				return app.UsageError(errors.New("cache name and command required"), "workcell cache fill NAME -- COMMAND")
 			}
 			return nil
@@ -98,7 +98,7 @@ All sandboxes that use the cache get these files, so only run commands that you 
 	f.Int64Var(&o.sizeMB, "size-mb", 0,
 		fmt.Sprintf("maximum size of the cache in MiB (default %d)", cache.DefaultMaxBytes>>20))
 	f.BoolVar(&o.Fresh, "fresh", false, "discard the existing contents of the cache")
-	return cmd
+	return cli.BeforeCommand(cmd)
 }
 
 // runtimeOf returns the runtime of the image with the program for a cache.

@@ -43,8 +43,7 @@ func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
 		if ok && slices.Contains([]string{"i", "t", "interactive", "tty"}, unknown.GetSpecifiedName()) {
 			return app.Fail(app.ExitExecProduct, err, dockerHint)
 		}
-		return app.Fail(app.ExitExecProduct, err,
-			"put the command's flags after --: "+cmd.CommandPath()+" SANDBOX -- COMMAND -x")
+		return execError(cmd.Parent().FlagErrorFunc()(cmd, err))
 	})
 }
 
@@ -83,24 +82,24 @@ func newSandboxExecCmd(a *command) *cobra.Command {
 		Short: "Run a command in a sandbox",
 		Long: `Run a command in a sandbox, even while a run uses it. See workcell sandbox --help for the forms of SANDBOX.
 
-COMMAND runs without a shell, with the standard input, output, and error of workcell. The exit code is the
-command's, or 128+n if signal n stopped it. It is 124 if the command timed out (all its processes are killed), 125 if
-Workcell failed, 126 if the program cannot be executed, and 127 if it was not found.
+COMMAND runs without a shell, with the standard input, output, and error of workcell. All arguments after it belong
+to it, even if workcell has flags with the same name. The exit code is the command's, or 128+n if signal n stopped it.
+It is 124 if the command timed out (all its processes are killed), 125 if Workcell failed, 126 if the program cannot
+be executed, and 127 if it was not found.
 
 With --interpreter, COMMAND is the source code of a program. If you omit COMMAND, standard input is. The interpreter
 keeps its variables between calls. The value of the program's last expression is printed. Images are omitted.`,
 		Example: "  workcell sandbox exec sbx_… -- python3 -m unittest\n" +
 			"  workcell sandbox exec mybox -w src -e DEBUG=1 -- make < input.txt",
-		Args: func(cmd *cobra.Command, args []string) error {
-			dash, program := cmd.ArgsLenAtDash(), o.language != ""
-			switch {
+		Args: func(_ *cobra.Command, args []string) error {
+			switch program := o.language != ""; {
 			case program && (o.dir != "" || o.env != nil):
 				return app.Fail(app.ExitExecProduct, errors.New("--interpreter cannot be used with --workdir or --env"),
 					"the interpreter keeps both between calls; change them in the program, for example with os.chdir and os.environ")
 			case program && (len(args) == 0 || len(args) > 2):
 				return app.Fail(app.ExitExecProduct, errors.New("sandbox and at most one program required"),
 					"put the program in quotes, or omit it to read standard input")
-			case !program && (len(args) < 2 || dash > 1 || dash == 0):
+			case !program && len(args) < 2:
 				return app.Fail(app.ExitExecProduct, errors.New("sandbox and command required"),
 					"workcell sandbox exec SANDBOX -- COMMAND")
 			}
@@ -115,7 +114,7 @@ keeps its variables between calls. The value of the program's last expression is
 	cmd.Flags().Var(cli.OneOf(&o.language, interpreter.Python, interpreter.Node), "interpreter",
 		"run a program in this interpreter, which keeps its variables between calls")
 	cmd.Flags().BoolVarP(&o.noStdin, "no-stdin", "n", false, "run the command with empty standard input")
-	return cmd
+	return cli.BeforeCommand(cmd)
 }
 
 func (o *sandboxExecOptions) run(cmd *cobra.Command, a *command, args []string) error {
@@ -275,8 +274,8 @@ Sandbox output is written to your terminal unchanged, including control sequence
 with exec, or 0 after the detach keys.`,
 		Example: "  workcell sandbox attach mybox\n  workcell sandbox attach mybox bash\n" +
 			"  workcell sandbox attach mybox --detach-keys ctrl-x,x -- python3 -q",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if dash := cmd.ArgsLenAtDash(); len(args) == 0 || dash > 1 || dash == 0 {
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
 				return app.Fail(app.ExitExecProduct, errors.New("sandbox required"), "workcell sandbox attach SANDBOX [COMMAND]")
 			}
 			return nil
@@ -287,7 +286,7 @@ with exec, or 0 after the detach keys.`,
 	cmd.Flags().StringVar(&o.detachKeys, "detach-keys", defaultDetachKeys,
 		"`KEYS`: keys that detach: characters, ctrl-CHARACTER, or DEL, separated by commas")
 	cmd.Flags().BoolVar(&o.another, "new", false, "open a new terminal even if one exists")
-	return cmd
+	return cli.BeforeCommand(cmd)
 }
 
 func (o *sandboxAttachOptions) run(cmd *cobra.Command, a *command, args []string) error {
