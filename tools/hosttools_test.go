@@ -96,6 +96,7 @@ func TestHostToolsAfterInit(t *testing.T) {
 	r.plugin.HostTools, err = hosttools.New(nil, unreachable{source})
 	checktest.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	for _, want := range []status.Name{status.Unavailable, status.Cancelled} {
 		if _, err := r.plugin.Tools(ctx, cfg); status.Of(err) != want {
 			t.Errorf("an unreachable server: %v, want %s", err, want)
