@@ -94,7 +94,7 @@ type AgentResult struct {
 	// Outputs are the files listed in the file's `outputs:`, keyed by their path in the workspace. Run collects them
 	// only if it began the run. If the caller began the run, the caller collects them with transfer.Collect.
 	Outputs      patch.Tree
-	Model        string
+	Model        string // asked first; if another model answered (Fallback), its tokens are counted like this model's
 	FinishReason string
 	Turns        int // number of the model's answers
 	ToolCalls    int
@@ -188,7 +188,7 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 // generate runs the model, or the coding agent replacing it, and returns the answer.
 func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 	o RunOptions) (res AgentResult, err error) {
-	w := &watcher{provider: provider(req.Model), onTool: o.OnTool}
+	w := &watcher{provider: maker(req.Model), onTool: o.OnTool}
 	x := &execution{agent: a.name, file: a.doc.File, model: req.Model, turns: o.MaxTurns, watch: w}
 	if a.coding() {
 		ctx = context.WithValue(ctx, executionKey{}, x)
@@ -355,6 +355,14 @@ func digest(texts ...string) string {
 func provider(model string) string {
 	name, _, _ := strings.Cut(model, "/")
 	return name
+}
+
+// maker returns the provider of a model. Claude models of Vertex AI's Model Garden behave like Anthropic's.
+func maker(model string) string {
+	if strings.HasPrefix(model, "vertexai/claude-") {
+		return "anthropic"
+	}
+	return provider(model)
 }
 
 // guardRef returns the guard middleware, which tolerates mistakes of the model, for agents without a sandbox.

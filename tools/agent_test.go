@@ -346,6 +346,24 @@ func TestDefaultModel(t *testing.T) {
 	}
 }
 
+// TestTokensOfProviders verifies that cached tokens are added only to the input of Anthropic's models, which do not
+// include them.
+func TestTokensOfProviders(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for model, want := range map[string]int{"vertexai/claude-x": 15, "anthropic/x": 15, "vertexai/x": 10, "openai/x": 10} {
+		genkit.DefineModelAction(r.g, model, nil,
+			func(context.Context, *ai.ModelRequest, any, ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+				return &ai.ModelResponse{Message: ai.NewModelTextMessage("x"), FinishReason: ai.FinishReasonStop,
+					Usage: &ai.GenerationUsage{InputTokens: 10, CachedContentTokens: 5}}, nil
+			})
+		a := r.agent(strings.ReplaceAll(model, "/", "-"), "---\nmodel: "+model+"\n---\nx")
+		if res, err := a.Run(t.Context(), nil, nil); err != nil || res.InputTokens != want {
+			t.Errorf("%s: %d, %v", model, res.InputTokens, err)
+		}
+	}
+}
+
 // TestIncompleteAnswers verifies that an agent fails unless the model completed its answer. After an answer without
 // content, for example because Gemini could not parse a call, the agent asks the model again.
 func TestIncompleteAnswers(t *testing.T) {

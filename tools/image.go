@@ -169,7 +169,7 @@ func readByGemini(ctx context.Context, address string) bool {
 // isGemini reports whether the model of ctx is one of Google's models.
 func isGemini(ctx context.Context) bool {
 	name, _ := ctx.Value(modelKey{}).(string)
-	return slices.Contains([]string{"googleai", "vertexai"}, provider(name))
+	return slices.Contains([]string{"googleai", "vertexai"}, maker(name))
 }
 
 // showsImages reports whether the tool's results can contain images.
