@@ -89,6 +89,7 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 	if err != nil {
 		return nil, err
 	}
+	m.dropGrants(rec.ID) // the former owner may have been killed
 	s, err := m.openAdopted(ctx, &taken, key, req)
 	if errors.Is(err, errAgain) {
 		return nil, cmp.Or(m.keeper.Delete(context.WithoutCancel(ctx), taken), errAgain)
@@ -98,6 +99,14 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 		m.keeper.Save(taken)
 	}
 	return s, err
+}
+
+// dropGrants ends the access to the hosts that an operator allowed in addition to Request.Egress. They apply only while
+// the sandbox has the same owner.
+func (m *Manager) dropGrants(id string) {
+	if g, ok := m.opts.Egress.(interface{ DropGrants(sandbox string) }); ok {
+		g.DropGrants(id)
+	}
 }
 
 // openAdopted returns a session for a recorded sandbox. It starts the sandbox if the sandbox is stopped. The caller

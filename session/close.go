@@ -152,6 +152,9 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 		s.mu.Unlock()
 	}
 	mine, err := m.holds(ctx, s, to)
+	if mine {
+		m.dropGrants(s.id)
+	}
 	switch {
 	case s.joined && to == owner.Gone:
 		return m.keeper.RemoveHeld(ctx, s.id, why)

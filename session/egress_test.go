@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 
 // gate is a gateway that records its calls.
 type gate struct {
+	drops  atomic.Int64
 	mu     sync.Mutex // guards events
 	events []string
 }
@@ -43,6 +45,8 @@ func (g *gate) Open(_ string, list sandbox.Egress) (sandbox.Service, func(), err
 		},
 	}, func() { g.note("close") }, nil
 }
+
+func (g *gate) DropGrants(string) { g.drops.Add(1) }
 
 func (g *gate) Refused(_ string, since time.Time) []sandbox.EgressRefusal {
 	return []sandbox.EgressRefusal{{Host: "a.example:443", Rule: time.Since(since).Round(time.Hour).String()}}
@@ -99,7 +103,7 @@ func TestEgress(t *testing.T) {
 	s, created, err := second.Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs})
 	must(t, err)
 	output(t, s, "true")
-	if info := s.Info(); created || !slices.Equal(info.Egress.Allow, req.Egress.Allow) || len(g.seen()) != 2 {
+	if info := s.Info(); created || !slices.Equal(info.Egress.Allow, req.Egress.Allow) || g.drops.Load() != 2 || len(g.seen()) != 2 {
 		t.Errorf("created %v, made for %v, gateway: %v", created, info.Egress, g.seen())
 	}
 	_, _, err = second.Open(t.Context(), key, own) // a record alone allows no host
@@ -112,5 +116,8 @@ func TestEgress(t *testing.T) {
 	}
 	if got := g.seen(); !slices.Equal(got, want) {
 		t.Errorf("the gateway was asked to %v", got)
+	}
+	if n := g.drops.Load(); n != 3 { // at the end of each owner, and when the second one began
+		t.Errorf("additional hosts were dropped %d times", n)
 	}
 }

@@ -224,6 +224,9 @@ func TestJoinedHosts(t *testing.T) {
 			if got := g.seen(); !slices.Equal(got, tt.opened) {
 				t.Errorf("the gateway was asked to %q, want %q", got, tt.opened)
 			}
+			if err := m.Detach(t.Context()); err != nil || g.drops.Load() > 0 { // the owner continues
+				t.Errorf("%v, additional hosts were dropped %d times", err, g.drops.Load())
+			}
 		})
 	}
 }

@@ -70,7 +70,8 @@ type Options struct {
 	// TracerProvider creates spans. If nil, the global provider is used.
 	TracerProvider trace.TracerProvider
 	// Egress gives sandboxes without a network access to the hosts in Request.Egress. If nil, Open returns an error
-	// wrapping backend.ErrUnsupported for requests with Egress.
+	// wrapping backend.ErrUnsupported for requests with Egress. If it has the method DropGrants(sandbox string), the
+	// manager calls it when the sandbox's owner changes.
 	Egress sandbox.EgressGateway
 	// Environments installs Request.Environment. It requires an Instance and Egress. If nil, Open returns an error
 	// wrapping backend.ErrUnsupported for requests with Environment.

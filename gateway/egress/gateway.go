@@ -67,7 +67,6 @@ type Options struct {
 // use.
 type Gateway struct {
 	o    Options
-	made time.Time
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu    sync.Mutex // guards doors
@@ -78,7 +77,7 @@ var _ sandbox.EgressGateway = (*Gateway)(nil)
 
 // New returns a gateway. If o is nil, it uses the defaults.
 func New(o *Options) (*Gateway, error) {
-	g := &Gateway{made: time.Now(), doors: map[string]*door{}, dial: (&net.Dialer{Timeout: dialTime}).DialContext}
+	g := &Gateway{doors: map[string]*door{}, dial: (&net.Dialer{Timeout: dialTime}).DialContext}
 	g.o = *cmp.Or(o, &Options{})
 	g.o.AllowPrivate = slices.Clone(g.o.AllowPrivate)
 	l := &g.o.Limits
@@ -92,9 +91,6 @@ func New(o *Options) (*Gateway, error) {
 	g.o.TracerProvider = cmp.Or(g.o.TracerProvider, otel.GetTracerProvider())
 	return g, nil
 }
-
-// grantMargin is how much earlier than its creation a file may seem to be changed.
-const grantMargin = time.Second
 
 // maxConns is the maximum number of concurrent connections to a session's service.
 const maxConns = 128
@@ -113,7 +109,7 @@ type door struct {
 }
 
 // Open returns the service for a sandbox with access to the hosts in list. After the session has ended, the caller must
-// call end, which also removes the additional hosts allowed by an operator.
+// call end. The additional hosts allowed by an operator apply until DropGrants.
 func (g *Gateway) Open(id string, list sandbox.Egress) (svc sandbox.Service, end func(), err error) {
 	set, err := list.Compile()
 	if err != nil {
@@ -124,7 +120,6 @@ func (g *Gateway) Open(id string, list sandbox.Egress) (svc sandbox.Service, end
 		return svc, nil, fmt.Errorf("services: %w", err)
 	}
 	d.bytes.Store(g.o.Limits.Bytes)
-	g.dropGrants(id, g.made.Add(-grantMargin)) // of an owner that was killed
 	g.mu.Lock()
 	g.doors[id] = d
 	g.mu.Unlock()
@@ -143,21 +138,15 @@ func (g *Gateway) Open(id string, list sandbox.Egress) (svc sandbox.Service, end
 func (d *door) forget() {
 	d.g.mu.Lock()
 	defer d.g.mu.Unlock()
-	if d.g.doors[d.sandbox] != d {
-		return
+	if d.g.doors[d.sandbox] == d {
+		delete(d.g.doors, d.sandbox)
 	}
-	delete(d.g.doors, d.sandbox)
-	d.g.dropGrants(d.sandbox, time.Now().Add(grantMargin))
 }
 
-// dropGrants removes the additional hosts of a sandbox if none was added after a time.
-func (g *Gateway) dropGrants(id string, before time.Time) {
-	if g.o.Grants == "" {
-		return
-	}
-	file := grantFile(g.o.Grants, id)
-	if info, err := os.Stat(file); err == nil && info.ModTime().Before(before) { // the file usually does not exist
-		_ = os.Remove(file)
+// DropGrants removes the additional hosts of a sandbox. Session managers call it when the sandbox's owner changes.
+func (g *Gateway) DropGrants(id string) {
+	if g.o.Grants != "" {
+		_ = os.Remove(grantFile(g.o.Grants, id)) // the file usually does not exist
 	}
 }
 
