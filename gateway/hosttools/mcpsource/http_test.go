@@ -26,7 +26,9 @@ type site struct {
 	sessions int
 	live     bool
 	calls    int
+	lists    int
 	tool     string
+	cursor   string
 	answer   http.HandlerFunc // if not nil, it answers calls
 	refusal  int              // if not 0, the code of the errors for calls
 }
@@ -54,7 +56,8 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Mcp-Session-Id", fmt.Sprint(s.sessions))
 		result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"site","version":"1"}}`
 	case req.Method == "tools/list":
-		result = fmt.Sprintf(`{"tools":[{"name":%q,"inputSchema":{"type":"object"}}]}`, s.tool)
+		result = fmt.Sprintf(`{"tools":[{"name":%q,"inputSchema":{"type":"object"}}],"nextCursor":%q}`, s.tool, s.cursor)
+		s.lists++
 	case req.Method == "tools/call":
 		if s.calls++; s.answer != nil {
 			s.answer(w, r)
@@ -185,5 +188,18 @@ func TestStoppedServer(t *testing.T) {
 	_, err = tools[0].Handle(t.Context(), hosttools.Call{Args: json.RawMessage("{}")})
 	if fail := toolspec.ErrorOf(err); fail.Code != toolspec.CodeUnavailable || !fail.Retryable {
 		t.Errorf("%+v", fail)
+	}
+}
+
+// TestConstantCursor verifies that a server that ignores the cursor has each tool once.
+func TestConstantCursor(t *testing.T) {
+	t.Parallel()
+	web := &site{cursor: "next"}
+	s, log := newSite(t, web)
+	tools, err := s.Tools(t.Context())
+	web.mu.Lock()
+	defer web.mu.Unlock()
+	if len(tools) != 1 || err != nil || web.lists != 2 || !strings.Contains(log.String(), "incomplete") {
+		t.Errorf("%d tools of %d pages, %v, %s", len(tools), web.lists, err, log)
 	}
 }

@@ -123,20 +123,30 @@ func (s *source) update(ctx context.Context, cs *mcp.ClientSession) (err error) 
 
 // list requests all pages.
 func (s *source) list(ctx context.Context, cs *mcp.ClientSession) ([]hosttools.Tool, error) {
-	tools, cursor := []hosttools.Tool{}, ""
+	tools, cursor, more := []hosttools.Tool{}, "", false
+	names, cursors := map[string]bool{}, map[string]bool{"": true}
 	for range maxPages {
 		page, err := cs.ListTools(ctx, &mcp.ListToolsParams{Cursor: cursor})
 		if err != nil {
 			return nil, s.unavailable("cannot list its tools", err)
 		}
 		for _, t := range page.Tools {
-			if t != nil && len(tools) < maxTools {
+			switch {
+			case t == nil, names[t.Name]:
+			case len(tools) == maxTools:
+				more = true
+			default:
+				names[t.Name] = true
 				tools = append(tools, s.tool(t))
 			}
 		}
-		if cursor = page.NextCursor; cursor == "" || len(tools) >= maxTools {
+		if cursor = page.NextCursor; cursors[cursor] || more {
 			break
 		}
+		cursors[cursor] = true
+	}
+	if more || cursor != "" {
+		s.o.Log.WarnContext(ctx, "the tool list of an MCP server is incomplete", "tools", len(tools))
 	}
 	if s.server.Pin == "" {
 		return tools, nil
