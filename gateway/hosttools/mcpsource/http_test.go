@@ -203,3 +203,16 @@ func TestConstantCursor(t *testing.T) {
 		t.Errorf("%d tools of %d pages, %v, %s", len(tools), web.lists, err, log)
 	}
 }
+
+// TestServerOfFirstRevision verifies that the error for a server with the transport of the first revision names the cause.
+func TestServerOfFirstRevision(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed} {
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		t.Cleanup(web.Close)
+		s := mcpsource.New(mcpsource.Server{Name: "site", URL: web.URL}, nil)
+		if _, err := s.Tools(t.Context()); err == nil || !strings.Contains(err.Error(), "2024-11-05 is not supported") {
+			t.Errorf("%d: %v", status, err)
+		}
+	}
+}

@@ -49,7 +49,15 @@ func (s *source) transport(broken *atomic.Bool) (mcp.Transport, peer, error) {
 		// The SDK would wait for the stream without a time limit, and close the session if the server or a proxy closes it.
 		DisableStandaloneSSE: true,
 	}
-	return t, peer{own.CloseIdleConnections, func(err error) error { return err }}, nil
+	why := func(err error) error {
+		for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed} {
+			if strings.HasSuffix(err.Error(), http.StatusText(status)) {
+				return fmt.Errorf("%w: check the URL; the HTTP+SSE transport of revision 2024-11-05 is not supported", err)
+			}
+		}
+		return err
+	}
+	return t, peer{own.CloseIdleConnections, why}, nil
 }
 
 // headers adds headers to requests and limits the size of answers. It sets broken and ended if the server has ended the
