@@ -26,8 +26,8 @@ const maxWait = 45 * time.Second
 // keepAfter is the minimum duration of a call whose result is kept. No client times out earlier.
 const keepAfter = 5 * time.Second
 
-// Limits of the kept results: per scope, and for all scopes together. The newest result of a scope may be larger than the
-// scope's limit.
+// Limits of the kept results: per scope, and for all scopes together. The newest result of a scope may be larger
+// than the scope's limit.
 const (
 	maxKept      = 64
 	maxKeptBytes = 16 << 20
@@ -206,8 +206,8 @@ func (s *Server) forget(now time.Time) {
 	}
 }
 
-// isUnused reports whether an HTTP session had no request for the idle timeout, has no running call or event stream, and
-// has no kept result. The caller must hold s.mu.
+// isUnused reports whether an HTTP session had no request for the idle timeout, has no running call, event stream, or
+// kept result. The caller must hold s.mu.
 func (s *Server) isUnused(sc *scope, now time.Time) bool {
 	own := func(j *job) bool { return j.scope == sc }
 	return now.Sub(sc.used) > s.opts.IdleTimeout && len(sc.slots) == 0 && sc.streams == 0 &&

@@ -278,7 +278,7 @@ func (c *lineConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 		return err
 	}
 	if err = c.send(line); err != nil {
-		c.Close() // no answer is possible anymore
+		c.Close() // the client cannot receive answers
 	}
 	return err
 }

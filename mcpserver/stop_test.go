@@ -109,10 +109,14 @@ func TestStopAnswersCalls(t *testing.T) {
 	}
 }
 
+// initialize starts a session of an older revision.
+const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{` +
+	`"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
+
 // begin starts a session.
 func (p poster) begin() poster {
 	p.t.Helper()
-	answer, id, err := p.send(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`)
+	answer, id, err := p.send(initialize)
 	if err != nil || id == "" {
 		p.t.Fatalf("initialize: %s %v", answer, err)
 	}
@@ -190,8 +194,8 @@ func TestCancelledRequest(t *testing.T) {
 	}
 }
 
-// TestOneShotClient verifies that a client on stdio gets all answers although it closes its output before, and no answer
-// to an invalid notification.
+// TestOneShotClient verifies that a client on stdio gets all answers although it closes its output before, and no
+// answer to an invalid notification.
 func TestOneShotClient(t *testing.T) {
 	t.Parallel()
 	end := make(chan struct{})
@@ -206,7 +210,7 @@ func TestOneShotClient(t *testing.T) {
 			return mcpserver.TaskResult{Text: "done"}, ctx.Err()
 		},
 	})
-	in := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}
+	in := initialize + `
 {"jsonrpc":"2.0","method":"notifications/initialized","params":null}
 {"jsonrpc":"2.0","method":"notifications/x","params":[]}
 {"jsonrpc":"2.0","id":2,"method":"tools/list","params":null}

@@ -60,8 +60,8 @@ func IsLoopback(a net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-// PacedWriter closes the connection of a client that does not read its answer. Every part of a write has a new deadline,
-// so a stream may be open for hours, but a stalled stream ends.
+// PacedWriter closes the connection of a client that does not read its answer. Every part of a write has a new
+// deadline, so a stream may be open for hours, but a stalled stream ends.
 type PacedWriter struct {
 	http.ResponseWriter
 	Timeout time.Duration
