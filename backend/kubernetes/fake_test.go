@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -124,6 +125,22 @@ func TestExecRejected(t *testing.T) {
 	_, err = d.await(t.Context(), pod, "", p.id())
 	if !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "error dialing backend") {
 		t.Errorf("%v, want ErrUnavailable with the reason", err)
+	}
+}
+
+// TestForeignKeys verifies that the next pod of a sandbox has only the keys of Workcell and of the current options.
+func TestForeignKeys(t *testing.T) {
+	t.Parallel()
+	meta, err := planOf(t).metaOf(backend.RoleSandbox)
+	must(t, err)
+	pod := &corev1.Pod{ObjectMeta: *meta.DeepCopy()}
+	pod.Labels["injected"], pod.Annotations["ovn.kubernetes.io/ip_address"] = "true", "10.0.0.7"
+	mine := map[string]string{"example.com/team": "ml"}
+	next := (&driver{opts: Options{Labels: mine, Annotations: mine}}).again(pod)
+	maps.Copy(meta.Labels, mine)
+	maps.Copy(meta.Annotations, mine)
+	if !maps.Equal(next.Labels, meta.Labels) || !maps.Equal(next.Annotations, meta.Annotations) {
+		t.Errorf("labels %v, annotations %v", next.Labels, next.Annotations)
 	}
 }
 

@@ -85,7 +85,7 @@ func (d *driver) Start(ctx context.Context, id string) error {
 	if err != nil || info.State != backend.StateStopped {
 		return err
 	}
-	next := again(pod)
+	next := d.again(pod)
 	next.Labels[labelNetwork] = d.networkLabel(info.Network) // the options may have changed
 	if err := d.isolate(ctx, info.Network, next.Labels); err != nil {
 		return err

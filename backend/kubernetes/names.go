@@ -75,8 +75,7 @@ func checkKeys(what string, all map[string]string) error {
 		if what == "label" {
 			problems = append(problems, validation.IsValidLabelValue(all[key])...)
 		}
-		if strings.HasPrefix(key, backend.LabelPrefix) || strings.HasPrefix(key, "app.kubernetes.io/") ||
-			key == annotationContainer {
+		if reserved(key) {
 			problems = append(problems, "Workcell sets this key; choose a different key")
 		}
 		if problems != nil {
@@ -85,6 +84,12 @@ func checkKeys(what string, all map[string]string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// reserved reports whether Workcell sets this label or annotation.
+func reserved(key string) bool {
+	return strings.HasPrefix(key, backend.LabelPrefix) || strings.HasPrefix(key, "app.kubernetes.io/") ||
+		key == annotationContainer
 }
 
 // metaOf returns the name, labels, and annotations of an object of a planned sandbox.

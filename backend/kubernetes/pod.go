@@ -262,9 +262,15 @@ func imageEnv(env []string) []string {
 	})
 }
 
-// again returns the manifest for a new pod of the same sandbox, based on the existing pod.
-func again(pod *corev1.Pod) *corev1.Pod {
-	meta := metav1.ObjectMeta{Name: pod.Name, Labels: maps.Clone(pod.Labels), Annotations: pod.Annotations}
+// again returns the manifest for a new pod of the same sandbox, based on the existing pod. It omits the labels and
+// annotations of other programs, because they may describe the existing pod, for example its address.
+func (d *driver) again(pod *corev1.Pod) *corev1.Pod {
+	meta := metav1.ObjectMeta{Name: pod.Name, Labels: maps.Clone(pod.Labels), Annotations: maps.Clone(pod.Annotations)}
+	foreign := func(key, _ string) bool { return !reserved(key) }
+	maps.DeleteFunc(meta.Labels, foreign)
+	maps.DeleteFunc(meta.Annotations, foreign)
+	maps.Copy(meta.Labels, d.opts.Labels)
+	maps.Copy(meta.Annotations, d.opts.Annotations)
 	next := &corev1.Pod{ObjectMeta: meta, Spec: *pod.Spec.DeepCopy()}
 	// The server computes the priority from the class.
 	next.Spec.NodeName, next.Spec.ActiveDeadlineSeconds, next.Spec.Priority, next.Spec.PreemptionPolicy = "", nil, nil, nil
