@@ -128,13 +128,23 @@ func (d *driver) ensureClaim(ctx context.Context, p *plan) error {
 	return err
 }
 
-// createPod creates a pod.
+// createPod creates a pod. It waits for the deletion of an earlier pod with this name.
 func (d *driver) createPod(ctx context.Context, pod *corev1.Pod) error {
 	session := pod.Name
 	if c, ok := configOf(&pod.ObjectMeta, backend.RoleSandbox); ok {
 		session = c.Values[backend.LabelID]
 	}
-	_, err := kit.Finish(ctx, d.calls, "create pod", kit.With(d.api.pods.Create, pod))
+	create := kit.With(d.api.pods.Create, pod)
+	_, err := kit.Finish(ctx, d.calls, "create pod", create)
+	if errors.Is(err, backend.ErrExists) {
+		old, wrong := d.getPod(ctx, pod.Name)
+		if wrong == nil && old.DeletionTimestamp != nil {
+			err = d.removePod(ctx, pod.Name, false, func(now *corev1.Pod) bool { return now.UID == old.UID })
+			if err == nil {
+				_, err = kit.Finish(ctx, d.calls, "create pod", create)
+			}
+		}
+	}
 	if errors.Is(err, backend.ErrExists) {
 		return fmt.Errorf("kubernetes: sandbox %s already has a pod: %w", session, backend.ErrExists)
 	}

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
 
@@ -142,6 +143,27 @@ func TestForeignKeys(t *testing.T) {
 	if !maps.Equal(next.Labels, meta.Labels) || !maps.Equal(next.Annotations, meta.Annotations) {
 		t.Errorf("labels %v, annotations %v", next.Labels, next.Annotations)
 	}
+}
+
+// TestDeletedPod verifies that a creation waits for an earlier pod of the session that is being deleted.
+func TestDeletedPod(t *testing.T) {
+	t.Parallel()
+	meta, err := planOf(t).metaOf(backend.RoleSandbox)
+	must(t, err)
+	old := meta.DeepCopy()
+	old.UID, old.DeletionTimestamp = "old", &metav1.Time{Time: time.Now()}
+	var gets atomic.Int32
+	d := fakeDriver(t, func(r *http.Request) any {
+		pods := schema.GroupResource{Resource: "pods"}
+		switch {
+		case r.Method == http.MethodGet && gets.Add(1) > 3:
+			return apierrors.NewNotFound(pods, old.Name)
+		case r.Method == http.MethodPost && gets.Load() <= 3:
+			return apierrors.NewAlreadyExists(pods, old.Name)
+		}
+		return &corev1.Pod{ObjectMeta: *old}
+	})
+	must(t, d.createPod(t.Context(), &corev1.Pod{ObjectMeta: meta}))
 }
 
 // planOf returns the plan of a sandbox.
