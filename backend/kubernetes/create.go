@@ -106,14 +106,19 @@ func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	return d.await(ctx, pod, p.Image, p.id())
 }
 
-// ensureClaim creates the claim of a session's workspace if it does not exist. It first reads the claim, because the
-// server checks an exhausted quota before it checks whether the claim exists.
+// ensureClaim creates the claim of a session's workspace if it does not exist or is being deleted. It first reads the
+// claim, because the server checks an exhausted quota before it checks whether the claim exists.
 func (d *driver) ensureClaim(ctx context.Context, p *plan) error {
 	c, err := d.claim(p)
 	if err != nil {
 		return err
 	}
-	_, there, err := d.getClaim(ctx, p.name)
+	old, there, err := d.getClaim(ctx, p.name)
+	if err == nil && old.DeletionTimestamp != nil {
+		if err = d.awaitClaim(ctx, old); err == nil {
+			_, there, err = d.getClaim(ctx, p.name)
+		}
+	}
 	if errors.Is(err, backend.ErrNotFound) {
 		_, err = kit.Finish(ctx, d.calls, "create workspace", kit.With(d.api.volumes.Create, c))
 		if !errors.Is(err, backend.ErrExists) {

@@ -166,6 +166,31 @@ func TestDeletedPod(t *testing.T) {
 	must(t, d.createPod(t.Context(), &corev1.Pod{ObjectMeta: meta}))
 }
 
+// TestDeletedClaim verifies that a claim that is being deleted is no workspace, and that a creation waits for its end.
+func TestDeletedClaim(t *testing.T) {
+	t.Parallel()
+	p := planOf(t)
+	meta, err := p.metaOf(backend.RoleWorkspace)
+	must(t, err)
+	meta.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	var gets atomic.Int32
+	var created atomic.Bool
+	d := fakeDriver(t, func(r *http.Request) any {
+		if r.Method == http.MethodPost {
+			created.Store(true)
+		} else if gets.Add(1) > 3 {
+			return apierrors.NewNotFound(schema.GroupResource{Resource: "persistentvolumeclaims"}, meta.Name)
+		}
+		return &corev1.PersistentVolumeClaim{ObjectMeta: meta}
+	})
+	if has, err := d.HasWorkspace(t.Context(), "i", "a"); has || err != nil {
+		t.Errorf("HasWorkspace: %v, %v", has, err)
+	}
+	if err := d.ensureClaim(t.Context(), p); err != nil || !created.Load() {
+		t.Errorf("created: %v, %v", created.Load(), err)
+	}
+}
+
 // planOf returns the plan of a sandbox.
 func planOf(t *testing.T) *plan {
 	t.Helper()

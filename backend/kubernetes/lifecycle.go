@@ -233,7 +233,7 @@ func stuck(begin time.Time, m *metav1.ObjectMeta) error {
 	if m.DeletionTimestamp == nil || time.Since(begin) < stuckFor || time.Since(m.DeletionTimestamp.Time) < goesWithin {
 		return nil
 	}
-	return fmt.Errorf("kubernetes: %s was deleted but still exists; its node may be unreachable: %w",
+	return fmt.Errorf("kubernetes: %s was deleted but still exists; its node may be unreachable, or it has a finalizer: %w",
 		m.Name, backend.ErrUnavailable)
 }
 
@@ -269,10 +269,19 @@ func (d *driver) removeClaim(ctx context.Context, claim *corev1.PersistentVolume
 	if err := d.deleteClaim(ctx, claim); err != nil {
 		return err
 	}
+	return d.awaitClaim(ctx, claim)
+}
+
+// awaitClaim waits until a claim is deleted.
+func (d *driver) awaitClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	begin := time.Now()
 	return d.calls.Retry(ctx, func() (bool, error) {
 		now, _, err := d.getClaim(ctx, claim.Name)
-		done := err != nil || now.UID != claim.UID // it is being deleted
-		return done, kit.Ignore(err, backend.ErrNotFound, backend.ErrExists)
+		if err != nil || now.UID != claim.UID {
+			return true, kit.Ignore(err, backend.ErrNotFound, backend.ErrExists)
+		}
+		err = stuck(begin, &now.ObjectMeta)
+		return err != nil, err
 	})
 }
 
@@ -281,8 +290,8 @@ func (d *driver) HasWorkspace(ctx context.Context, instance, sessionID string) (
 	if d.opts.StorageClass == "" {
 		return false, nil
 	}
-	_, of, err := d.getClaim(ctx, objectName(sessionID))
-	own := err == nil && of.belongs(instance, sessionID)
+	claim, of, err := d.getClaim(ctx, objectName(sessionID))
+	own := err == nil && claim.DeletionTimestamp == nil && of.belongs(instance, sessionID)
 	return own, kit.Ignore(err, backend.ErrNotFound, backend.ErrExists)
 }
 
