@@ -191,6 +191,17 @@ func TestDeletedClaim(t *testing.T) {
 	}
 }
 
+// TestUnknownIsolation verifies that New fails if the server cannot return a RuntimeClass now, because the class would
+// count as a container.
+func TestUnknownIsolation(t *testing.T) {
+	t.Parallel()
+	config := fakeServer(t, func(*http.Request) any { return apierrors.NewInternalError(errors.New("no leader")) })
+	_, err := New(t.Context(), &Options{Config: config, RuntimeClasses: []string{"gvisor"}})
+	if !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("New: %v, want ErrUnavailable", err)
+	}
+}
+
 // planOf returns the plan of a sandbox.
 func planOf(t *testing.T) *plan {
 	t.Helper()

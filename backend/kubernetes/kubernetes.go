@@ -169,7 +169,9 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if _, err := d.Ping(ctx); err != nil {
 		return nil, errors.Join(err, d.calls.Close(d.Release))
 	}
-	d.classes(ctx)
+	if err := d.classes(ctx); err != nil {
+		return nil, errors.Join(err, d.calls.Close(d.Release))
+	}
 	return &Backend{kit.NewDriver(d, d.calls, o.Images, o.Limits), d}, nil
 }
 
@@ -297,12 +299,15 @@ func (d *driver) Capabilities() backend.Capabilities {
 	}
 }
 
-// classes determines the isolation of the RuntimeClasses by their handlers, which never change. An unreadable class
-// counts as a container. The default runtime does too, because it differs between nodes.
-func (d *driver) classes(ctx context.Context) {
+// classes determines the isolation of the RuntimeClasses by their handlers, which never change. A missing class and a
+// class without the permission to read it count as a container. The default runtime does too, because it differs between nodes.
+func (d *driver) classes(ctx context.Context) error {
 	d.isolation = map[string]backend.Isolation{"": backend.IsolationContainer}
 	for _, name := range d.opts.RuntimeClasses {
 		class, err := kit.Call(ctx, d.calls, "get RuntimeClass", kit.With(d.api.classes.Get, name))
+		if kit.Ignore(err, backend.ErrNotFound, backend.ErrPermission) != nil {
+			return err
+		}
 		if err != nil {
 			d.log.WarnContext(ctx, "kubernetes: the isolation of a RuntimeClass is unknown; allow `get` of runtimeclasses",
 				"class", name, "error", err)
@@ -310,6 +315,7 @@ func (d *driver) classes(ctx context.Context) {
 		}
 		d.isolation[name] = backend.RuntimeIsolation(class.Handler)
 	}
+	return nil
 }
 
 // Enforcement returns WorkspaceWatched, because volumes of most storage classes are directories without a size limit.
