@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -199,6 +201,24 @@ func TestUnknownIsolation(t *testing.T) {
 	_, err := New(t.Context(), &Options{Config: config, RuntimeClasses: []string{"gvisor"}})
 	if !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("New: %v, want ErrUnavailable", err)
+	}
+}
+
+// TestSilentProxy verifies that a stream through a proxy that does not answer fails when its context ends.
+func TestSilentProxy(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close() //nolint:errcheck // it also closes the waiting connections
+	proxy := &url.URL{Scheme: "http", Host: l.Addr().String()}
+	up, err := newUpgrade(&rest.Config{Proxy: http.ProxyURL(proxy)}, nil)
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://192.0.2.1/", nil)
+	must(t, err)
+	if _, err := up.RoundTrip(req); !errors.Is(err, context.DeadlineExceeded) { //nolint:bodyclose // there is none
+		t.Errorf("%v, want %v", err, context.DeadlineExceeded)
 	}
 }
 

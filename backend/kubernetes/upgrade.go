@@ -80,7 +80,7 @@ func (u *upgrade) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
 	req.Header.Set(httpstream.HeaderConnection, httpstream.HeaderUpgrade)
 	req.Header.Set(httpstream.HeaderUpgrade, spdy.HeaderSpdy31)
-	conn, err := u.Dial(req)
+	conn, err := u.dial(req)
 	if err != nil {
 		return nil, err
 	}
@@ -92,6 +92,31 @@ func (u *upgrade) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	u.conn = conn
 	return resp, nil
+}
+
+// dial connects to the server. It returns if the request's context ends, because Dial waits for a silent proxy.
+func (u *upgrade) dial(req *http.Request) (net.Conn, error) {
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	ctx, dialed := req.Context(), make(chan result)
+	go func() { // ends when the proxy answers or closes the connection
+		conn, err := u.Dial(req)
+		select {
+		case dialed <- result{conn, err}:
+		case <-ctx.Done():
+			if err == nil {
+				_ = conn.Close() // nobody uses it
+			}
+		}
+	}()
+	select {
+	case r := <-dialed:
+		return r.conn, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // NewConnection returns the upgraded connection. If the response came from a proxy without support for SPDY, it returns
