@@ -168,6 +168,9 @@ func (s Set) Environ() ([]string, error) {
 		"CONTAINERD_ADDRESS", "CONTAINERD_NAMESPACE", "CONTAINERD_SNAPSHOTTER",
 		"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT",
 		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSH_AUTH_SOCK",
+		// For credential programs of a kubeconfig:
+		"SSL_CERT_DIR", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ROLE_ARN", "AZURE_TENANT_ID",
+		"AZURE_CLIENT_ID", "AAD_LOGIN_METHOD", "CLOUDSDK_ACTIVE_CONFIG_NAME",
 	} {
 		if v, ok := s.Env(name); ok {
 			vars = append(vars, name+"="+v)
@@ -191,7 +194,10 @@ func (s Set) Environ() ([]string, error) {
 		}
 		vars = append(vars, "KUBECONFIG="+strings.Join(files, string(filepath.ListSeparator)))
 	}
-	for _, name := range []string{"DOCKER_CONFIG", "DOCKER_CERT_PATH"} {
+	for _, name := range []string{
+		"DOCKER_CONFIG", "DOCKER_CERT_PATH", "SSL_CERT_FILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE",
+		"AWS_WEB_IDENTITY_TOKEN_FILE", "AZURE_CONFIG_DIR", "CLOUDSDK_CONFIG", "GOOGLE_APPLICATION_CREDENTIALS",
+	} {
 		if dir := s.Env.Get(name); dir != "" {
 			dir, err := filepath.Abs(dir)
 			if err != nil {

@@ -61,6 +61,10 @@ func TestEnviron(t *testing.T) {
 			[]string{"DOCKER_CONFIG=" + config, "DOCKER_CONTEXT=far"},
 			[]string{"GEMINI_API_KEY=secret", "WORKCELL_MCP_TOKEN=secret"},
 		},
+		"credential program": {
+			map[string]string{"AWS_PROFILE": "team", "AWS_CONFIG_FILE": "certs", "AWS_SECRET_ACCESS_KEY": "secret"},
+			[]string{"AWS_PROFILE=team", "AWS_CONFIG_FILE=" + here}, []string{"AWS_SECRET_ACCESS_KEY=secret"},
+		},
 		"no context": {map[string]string{"DOCKER_CONFIG": t.TempDir()}, []string{"DOCKER_CONTEXT=default"}, nil},
 		"address": {
 			map[string]string{"DOCKER_HOST": "tcp://far:2376", "DOCKER_CERT_PATH": "certs", "DOCKER_CONTEXT": "near"},
