@@ -130,6 +130,24 @@ func TestReplicasNeedADatabase(t *testing.T) {
 	}
 }
 
+// TestRefusedValues: the chart refuses names and values that cannot work, and names the reason.
+func TestRefusedValues(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ release, set, want string }{
+		{"123", "replicas=1", "must start with a letter"}, {"a.b", "replicas=1", "must start with a letter"},
+		{"a", "serviceAccount.create=false", "needs serviceAccount.name"},
+		{"a", "config.kubernetes.namespace=other", "namespace"},
+	} {
+		c := exec.Command(helm(t), "template", test.release, chart, "--set", test.set)
+		c.Dir = filepath.Join("..", "..")
+		if out, err := c.CombinedOutput(); err == nil || !strings.Contains(string(out), test.want) {
+			t.Errorf("%s with %s: %v, %s", test.release, test.set, err, out)
+		}
+	}
+	set := "tolerations[0].effect=NoExecute,tolerations[0].operator=Exists,tolerations[0].tolerationSeconds=0"
+	output(t, helm(t), "template", "a", chart, "--set", set)
+}
+
 // TestNamespaceStays: the namespace of the sandboxes outlives the release, and it differs from the release's namespace.
 func TestNamespaceStays(t *testing.T) {
 	t.Parallel()

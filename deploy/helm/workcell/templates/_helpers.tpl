@@ -1,4 +1,7 @@
-{{- define "workcell.name" -}}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{- end }}
+{{- define "workcell.name" -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" .Release.Name) }}{{ fail "the release's name must start with a letter and have only letters, digits, and hyphens: it names a Service" }}{{ end -}}
+{{ .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- end }}
 {{/* The labels that select pods. A new version does not change them. */}}
 {{- define "workcell.selector" -}}
 app.kubernetes.io/name: workcell-server
@@ -22,8 +25,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ include "workcell.workerSelector" . }}
 {{ include "workcell.commonLabels" . }}
 {{- end }}
-{{- define "workcell.account" -}}{{ .Values.serviceAccount.name | default (include "workcell.name" .) }}{{- end }}
-{{- define "workcell.cluster" -}}{{ printf "%s-%s" .Release.Namespace (include "workcell.name" .) | trunc 63 | trimSuffix "-" }}{{- end }}
+{{- define "workcell.account" -}}
+{{- if .Values.serviceAccount.create }}{{ .Values.serviceAccount.name | default (include "workcell.name" .) }}
+{{- else }}{{ required "serviceAccount.create=false needs serviceAccount.name" .Values.serviceAccount.name }}{{ end }}
+{{- end }}
+{{/* The name of an object outside namespaces. The hash keeps two releases apart: a-b in c, and b in c-a. */}}
+{{- define "workcell.cluster" -}}
+{{- $name := include "workcell.name" . -}}
+{{ printf "%s-%s" .Release.Namespace $name | trunc 54 | trimSuffix "-" }}-{{ printf "%s/%s" .Release.Namespace $name | sha256sum | trunc 8 }}
+{{- end }}
 {{- define "workcell.sandboxes" -}}{{ .Values.sandboxes.namespace | default .Release.Namespace }}{{- end }}
 {{- define "workcell.config" -}}
 {{- $kubernetes := dict "namespace" (include "workcell.sandboxes" .) -}}
