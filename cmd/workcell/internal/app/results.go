@@ -174,7 +174,10 @@ func (h *Host) bringHome(home homecoming) error {
 		return err
 	}
 	h.p.Line("%s", home.Patch.Stat())
-	ListFew(home.Patch.Omitted, h.p.Line, "not included in the patch: %s: %s")
+	ListFew(home.Patch.Omitted, h.p.Line, NotInPatch)
+	if len(home.Patch.Changes) == 0 {
+		return err
+	}
 	if h.opts.Apply && home.succeeded {
 		return errors.Join(err, h.Apply(home.run, home.Patch, home.dir, false))
 	}
@@ -239,6 +242,9 @@ func (a *App) conflicts(res patch.Result, dir, todo string) error {
 	ListFew(res.Conflicts, a.Notice, "skipped: %s: %s")
 	return Fail(ExitConflict, fmt.Errorf("%s in %s skipped", Counted(len(res.Conflicts), "file"), dir), todo)
 }
+
+// NotInPatch is the format of the lines for changed files that are not in a patch.
+const NotInPatch = "not included in the patch: %s: %s"
 
 // ListFew prints a line for each of the first files of a list. The number of lines is limited, because a sandbox may
 // have produced any number of files.

@@ -139,14 +139,14 @@ Files that are not in the patch are listed on standard error. On a terminal, con
 				return err
 			}
 			p, at := made.Patch, path.Clean(append(args[1:], ".")[0])
-			p.Changes = slices.DeleteFunc(p.Changes, func(c patch.Change) bool {
-				return at != "." && c.Path != at && !strings.HasPrefix(c.Path, at+"/")
-			})
-			if len(p.Changes) == 0 && at != "." {
+			outside := func(name string) bool { return at != "." && name != at && !strings.HasPrefix(name, at+"/") }
+			p.Changes = slices.DeleteFunc(p.Changes, func(c patch.Change) bool { return outside(c.Path) })
+			p.Omitted = slices.DeleteFunc(p.Omitted, func(c patch.Conflict) bool { return outside(c.Path) })
+			if len(p.Changes)+len(p.Omitted) == 0 && at != "." {
 				return app.Fail(app.ExitNotFound, fmt.Errorf("the run has no changes of %s", at),
 					"to see all changes, run `workcell runs diff "+made.Run+"`")
 			}
-			app.ListFew(p.Omitted, a.Notice, "not included in the patch: %s: %s")
+			app.ListFew(p.Omitted, a.Notice, app.NotInPatch)
 			if made.Dir != "" {
 				a.Notice("changes to %s", made.Dir)
 			}
@@ -181,8 +181,11 @@ With --dry-run, the command writes nothing and prints what it would do with each
 			case dry && mark:
 				return app.UsageError(errors.New("--dry-run and --conflict-markers cannot be used together"),
 					"remove one of these flags")
-			case len(made.Patch.Changes) == 0:
+			case len(made.Patch.Changes)+len(made.Patch.Omitted) == 0:
 				a.Notice("the run made no changes")
+			}
+			app.ListFew(made.Patch.Omitted, a.Notice, app.NotInPatch)
+			if len(made.Patch.Changes) == 0 {
 				return nil
 			}
 			dir := made.Dir
