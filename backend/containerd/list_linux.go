@@ -60,7 +60,14 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 			continue
 		}
 		b.known.Store(r.name(), r)
-		infos = append(infos, b.describe(r, procs[r.id]))
+		p := procs[r.id]
+		if p.GetStatus() == apitask.Status_UNKNOWN && r.started() { // without a task, or with a slow shim
+			p, err = b.task(ctx, r.id)
+			if err != nil && !errors.Is(err, backend.ErrNotFound) {
+				return nil, err
+			}
+		}
+		infos = append(infos, b.describe(r, p))
 	}
 	return infos, nil
 }
@@ -86,7 +93,8 @@ func (b *driver) listContainers(ctx context.Context, what, filter string) ([]con
 	})
 }
 
-// tasks returns the main processes of all containers in the driver's namespace.
+// tasks returns the main processes of the containers in the driver's namespace. If a shim is slow, containerd 2.x omits
+// the process, and containerd 1.x returns an unknown state.
 func (b *driver) tasks(ctx context.Context) (map[string]*apitask.Process, error) {
 	all := kit.WithoutOptions(b.api.TaskService().List, &tasks.ListTasksRequest{})
 	res, err := kit.Call(ctx, b.calls, "list tasks", all)

@@ -1,0 +1,101 @@
+package containerd
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	apitask "github.com/containerd/containerd/api/types/task"
+	ctrd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/typeurl/v2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/checktest"
+)
+
+// oneContainer is a store with one container. Other methods than these panic.
+type oneContainer struct {
+	containers.Store
+	container containers.Container
+}
+
+func (s oneContainer) Get(context.Context, string) (containers.Container, error) {
+	return s.container, nil
+}
+
+func (s oneContainer) List(context.Context, ...string) ([]containers.Container, error) {
+	return []containers.Container{s.container}, nil
+}
+
+// fakeTasks answers requests for one task and for all tasks. Other methods panic.
+type fakeTasks struct {
+	tasks.TasksClient
+	listed []*apitask.Process
+	one    *apitask.Process
+	err    error
+}
+
+func (f fakeTasks) Get(context.Context, *tasks.GetRequest, ...grpc.CallOption) (*tasks.GetResponse, error) {
+	return &tasks.GetResponse{Process: f.one}, f.err
+}
+
+func (f fakeTasks) List(context.Context, *tasks.ListTasksRequest, ...grpc.CallOption) (*tasks.ListTasksResponse, error) {
+	return &tasks.ListTasksResponse{Tasks: f.listed}, nil
+}
+
+// TestSlowShim verifies that a started sandbox whose shim does not respond in time never counts as stopped.
+func TestSlowShim(t *testing.T) {
+	t.Parallel()
+	root, nonce := t.TempDir(), rand.Text()
+	r := &record{session: nameOf("session"), labels: map[string]string{
+		backend.LabelRole: backend.RoleSandbox, backend.LabelID: "session", labelNonce: nonce,
+	}}
+	r.id = containerID(r.session, nonce)
+	r.config.State, r.config.Cgroup = root, "/x/"+r.id
+	checktest.Must(t, os.MkdirAll(r.state().sandbox(r.id), 0o700))
+	checktest.Must(t, r.markStarted())
+	extension, err := r.extension()
+	checktest.Must(t, err)
+	unknown := &apitask.Process{ID: r.id}
+	store := oneContainer{container: containers.Container{
+		ID: r.id, Labels: r.labels, Extensions: map[string]typeurl.Any{configKey: extension},
+	}}
+	for name, tc := range map[string]struct {
+		tasks fakeTasks
+		want  backend.State // empty means ErrUnavailable
+	}{
+		"containerd 1": {tasks: fakeTasks{listed: []*apitask.Process{unknown}, one: unknown}},
+		"containerd 2": {tasks: fakeTasks{err: status.Error(codes.DeadlineExceeded, "slow")}},
+		"fast again":   {fakeTasks{one: &apitask.Process{ID: r.id, Status: apitask.Status_RUNNING}}, backend.StateRunning},
+		"stopped":      {fakeTasks{err: status.Error(codes.NotFound, "no task")}, backend.StateStopped},
+	} {
+		api, err := ctrd.New("", ctrd.WithServices(ctrd.WithContainerStore(store), ctrd.WithTaskClient(tc.tasks)))
+		checktest.Must(t, err)
+		b := &driver{api: api, state: stateDir{root: root}, calls: kit.New(kit.Options{
+			Name: "containerd", Log: slog.New(slog.DiscardHandler), Limit: time.Minute, Patience: time.Minute,
+			Native: native, Classify: classify,
+		})}
+		list, lerr := b.List(t.Context(), backend.Filter{})
+		info, gerr := b.Get(t.Context(), r.name())
+		_, _, rerr := b.running(t.Context(), r.name())
+		if tc.want == "" {
+			for _, err := range []error{lerr, gerr, rerr} {
+				if !errors.Is(err, backend.ErrUnavailable) {
+					t.Errorf("%s: %v, want %v", name, err, backend.ErrUnavailable)
+				}
+			}
+		} else if lerr != nil || gerr != nil || list[0].State != tc.want || info.State != tc.want {
+			t.Errorf("%s: %+v, %v, %+v, %v, want %s", name, list, lerr, info, gerr, tc.want)
+		}
+	}
+}
