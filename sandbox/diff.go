@@ -34,24 +34,23 @@ const (
 const toolLeftovers = "/.cache/\n/.local/\n/.npm/\n/.bash_history\n/.python_history\n/.node_repl_history\n" +
 	"__pycache__/\nnode_modules/\n"
 
-// SpecialFile is the reason why ReadTree and Diff omit pipes, sockets, and devices.
-const SpecialFile = "neither a file nor a link"
-
-// LeasedFile is the reason why ReadTree and Diff omit files on which a process has a lease.
-const LeasedFile = "a process has a lease on the file"
-
-// Other reasons why ReadTree and Diff omit entries.
+// Reasons why ReadTree and Diff omit entries, except exceeded limits.
 const (
+	specialFile    = "neither a file nor a link"
+	leasedFile     = "a process has a lease on the file"
 	notUTF8        = "its name is not UTF-8"
 	growing        = "the file grew while it was read"
 	unreadableFile = "cannot read the file"
 	unreadableLink = "cannot read the link"
 )
 
+// Special reports whether ReadTree and Diff omit pipes, sockets, devices, and leased files for this reason.
+func Special(reason string) bool { return reason == specialFile || reason == leasedFile }
+
 // Repairable reports whether ReadTree can read an entry omitted for this reason after a change in the sandbox, for
 // example of the entry's mode. The other reasons are exceeded limits.
 func Repairable(reason string) bool {
-	return slices.Contains([]string{SpecialFile, LeasedFile, notUTF8, growing, unreadableFile, unreadableLink}, reason)
+	return slices.Contains([]string{specialFile, leasedFile, notUTF8, growing, unreadableFile, unreadableLink}, reason)
 }
 
 // ReadTree reads the files and links in the workspace for whose paths want returns true. It skips directories for which
@@ -228,7 +227,7 @@ func (r *treeReader) read(ctx context.Context, files []FileInfo) error {
 		case e.Type == TypeSymlink:
 			links = append(links, e)
 		case e.Type != TypeFile:
-			r.omit(e.Path, SpecialFile)
+			r.omit(e.Path, specialFile)
 		case e.Size > r.left:
 			r.omit(e.Path, fmt.Sprintf("%d bytes would exceed the total limit of %d", e.Size, int64(maxTreeBytes)))
 		default:
@@ -296,7 +295,7 @@ func reason(err error) string {
 	case errors.Is(err, backend.ErrTooLarge):
 		return growing
 	case errors.Is(err, backend.ErrBusy):
-		return LeasedFile
+		return leasedFile
 	}
 	return unreadableFile
 }

@@ -75,14 +75,15 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 		lost := globs.Lost(slices.Collect(maps.Keys(found)))
 		for _, o := range omitted {
 			switch {
-			case o.Reason == sandbox.SpecialFile, o.Reason == sandbox.LeasedFile:
+			case sandbox.Special(o.Reason):
 				m.Special = append(m.Special, o.Path)
 			case !lost(o.Path):
 				m.Unread = append(m.Unread, o.Path)
 			case sandbox.Repairable(o.Reason):
 				unreadable = errors.Join(unreadable, fmt.Errorf("cannot collect output %s: %s", o.Path, o.Reason))
 			default:
-				err = errors.Join(err, fmt.Errorf("cannot collect output %s: %w: %s", o.Path, backend.ErrTooLarge, o.Reason))
+				err = errors.Join(err, fmt.Errorf("cannot collect output %s: %w: %s", o.Path, backend.ErrTooLarge,
+					o.Reason))
 			}
 		}
 	}
