@@ -44,19 +44,23 @@ func TestBounded(t *testing.T) {
 func TestLines(t *testing.T) {
 	t.Parallel()
 	const message = `{"jsonrpc":"2.0","id":1,"result":{"x":"\\"}}`
+	const refused = `{"jsonrpc":"2.0","id":7,"error":{"code":-32098,"message":"larger than 4 MiB"}}`
 	large := `{"jsonrpc":"2.0","id":7,"result":"` + strings.Repeat("]", 5<<20) + `"}`
 	junk := []string{
-		"Server is running {", "[INFO] started", `[1] "started`, "{", "a: 1", "}", `{"level":30,"msg":"started"}`, message + ` x`,
-		`{"level":20,"request":{"jsonrpc":"2.0","id":1}}`, `{"jsonrpc":"2.0","id":1,"result":"`, strings.Repeat("[", 900), "]}",
+		"Server is running {", "[INFO] started", `[1] "started`, "{", "a: 1", "}", `{"level":30,"msg":"started"}`,
+		message + ` x`,
+		`{"level":20,"request":{"jsonrpc":"2.0","id":1}}`, `{"jsonrpc":"2.0","id":1,"result":"`,
+		strings.Repeat("[", 900), "]}",
 	}
 	in, want := "\n", ""
 	for _, line := range junk {
 		in += " " + line + "\r\n\t" + message + " \n" + large + "\n[" + message + "]\n"
-		want += message + "\n" + `{"jsonrpc":"2.0","id":7,"error":{"code":-32098,"message":"larger than 4 MiB"}}` + "\n[" + message + "]\n"
+		want += message + "\n" + refused + "\n[" + message + "]\n"
 	}
 	var stray []string
 	got, err := io.ReadAll(&bounded{
-		ReadCloser: io.NopCloser(strings.NewReader(in + message)), stray: func(line []byte) { stray = append(stray, string(line)) },
+		ReadCloser: io.NopCloser(strings.NewReader(in + message)),
+		stray:      func(line []byte) { stray = append(stray, string(line)) },
 	})
 	if string(got) != want+message+"\n" || err != nil {
 		t.Errorf("read %q, %v, want %q", got, err, want)

@@ -18,8 +18,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// site is an HTTP server of revision 2025-11-25 with one tool, and with sessions that it can end. It does not answer GET
-// requests.
+// site is an HTTP server of revision 2025-11-25 with one tool, and with sessions that it can end. It does not answer
+// GET requests.
 type site struct {
 	mu       sync.Mutex
 	lost     string // body of the answer to a request in an ended session
@@ -99,8 +99,8 @@ func newSite(t *testing.T, s *site) (hosttools.Source, *buffertest.Buffer) {
 	return source, log
 }
 
-// TestEndedSession verifies that a call in an ended session is executed once, in a new session, and that ended sessions
-// are no exits of the server.
+// TestEndedSession verifies that a call in an ended session is executed once, in a new session, and that an ended session
+// is not counted as an exit of the server.
 func TestEndedSession(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []string{
@@ -143,8 +143,8 @@ func TestListOfHTTPServer(t *testing.T) {
 	}
 }
 
-// TestFailedRequest verifies that a failed HTTP request is not taken for an answer of the tool, and that an error of the
-// tool is one, whatever its code is.
+// TestFailedRequest verifies that a failed HTTP request is not taken for an answer of the tool, and that an error of
+// the tool with any code is one.
 func TestFailedRequest(t *testing.T) {
 	t.Parallel()
 	web := &site{}
@@ -165,7 +165,7 @@ func TestFailedRequest(t *testing.T) {
 			}
 		})
 		_, err := call(t, s, "first")
-		if fail := toolspec.ErrorOf(err); fail.Code != toolspec.CodeUnavailable || fail.Remediation != "The call may have had an effect." {
+		if fail := toolspec.ErrorOf(err); fail.Code != toolspec.CodeUnavailable || fail.Retryable {
 			t.Errorf("%d: %+v", status, fail)
 		}
 	}
@@ -180,7 +180,7 @@ func TestStoppedServer(t *testing.T) {
 	web := httptest.NewUnstartedServer(&site{tool: "first"})
 	web.Config.SetKeepAlivesEnabled(false) // each call dials
 	web.Start()
-	s := mcpsource.New(mcpsource.Server{Name: "site", URL: web.URL}, &mcpsource.Options{Log: slog.New(slog.DiscardHandler)})
+	s := mcpsource.New(mcpsource.Server{Name: "site", URL: web.URL}, nil)
 	defer s.Close()
 	tools, err := s.Tools(t.Context())
 	checktest.Must(t, err)
@@ -204,7 +204,7 @@ func TestConstantCursor(t *testing.T) {
 	}
 }
 
-// TestServerOfFirstRevision verifies that the error for a server with the transport of the first revision names the cause.
+// TestServerOfFirstRevision verifies that the error for a server with the first transport names the cause.
 func TestServerOfFirstRevision(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed} {

@@ -335,8 +335,8 @@ func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 // legacy is the latest protocol revision with sessions.
 const legacy = "2025-11-25"
 
-// start creates a connection. It initializes a session with a program, because many programs exit or hang on the requests
-// of later revisions. The caller must hold s.turn.
+// start creates a connection. It initializes a session with a program, because many programs exit or hang on the
+// requests of later revisions. The caller must hold s.turn.
 func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 	s.since, s.tools = time.Now(), nil
 	o := &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{}}

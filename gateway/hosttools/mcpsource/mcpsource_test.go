@@ -28,8 +28,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// asServer is the environment variable that makes the test binary run as an MCP server. Its value is "ok", or a reaction
-// to a method: "exit METHOD", "hang METHOD", or "refuse METHOD".
+// asServer is the environment variable that makes the test binary run as an MCP server. Its value is "ok" or a
+// reaction to a method: "exit METHOD", "hang METHOD", or "refuse METHOD".
 const asServer = "MCPSOURCE_TEST_SERVER"
 
 func TestMain(m *testing.M) {

@@ -68,8 +68,8 @@ type headers struct {
 	broken, ended *atomic.Bool
 }
 
-// ignoredKey is the context key of a *atomic.Bool, which is set if the server ignored a message because it has ended the
-// session.
+// ignoredKey is the context key of a *atomic.Bool, which is set if the server ignored a message because it has ended
+// the session.
 type ignoredKey struct{}
 
 func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
