@@ -377,8 +377,8 @@ func TestCapacity(t *testing.T) {
 	refuses(t, m, session.UserKey("c"), testImage(), backend.ErrCapacity)
 }
 
-// TestFailedCleanup verifies that the record of a refused creation is kept to find the objects that the driver could not
-// remove.
+// TestFailedCleanup verifies that the record of a refused creation is kept to find the objects that the driver could
+// not remove.
 func TestFailedCleanup(t *testing.T) {
 	t.Parallel()
 	for _, left := range []error{backend.ErrUnavailable, context.DeadlineExceeded, nil} {

@@ -288,9 +288,9 @@ func firstLine(r io.Reader, most int) ([]byte, error) {
 	return nil, fmt.Errorf("kubernetes: the guest agent's report exceeds %d bytes: %w", most, backend.ErrUnavailable)
 }
 
-// rollback removes only the objects of a failed creation. An existing claim contains the session's files. rollback first
-// requests the deletion of a new claim, because the removal of the pod may take too long. The server keeps a claim until
-// no pod uses it.
+// rollback removes only the objects of a failed creation. An existing claim contains the session's files. rollback
+// first requests the deletion of a new claim, because the removal of the pod may take too long. The server keeps a
+// claim until no pod uses it.
 func (d *driver) rollback(ctx context.Context, p *plan) error {
 	claim, wrong := d.newClaim(ctx, p)
 	if claim != nil {

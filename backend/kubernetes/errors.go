@@ -62,7 +62,7 @@ func forbidden(text string) error {
 var errUnauthorized = fmt.Errorf("%w: the API server rejects the credentials", backend.ErrUnavailable)
 
 // errForeign is returned for a response without a Status, for example a page of a proxy while the API server restarts.
-// Such a response says nothing about an object.
+// Such a response does not show whether an object exists.
 var errForeign = fmt.Errorf("%w: the response is not from the API server", backend.ErrUnavailable)
 
 var errRemoved = fmt.Errorf("kubernetes: the sandbox was removed while it was being created: %w", backend.ErrLost)

@@ -61,7 +61,7 @@ func fakeDriver(t *testing.T, answer func(*http.Request) any) *driver {
 	return b.d
 }
 
-// TestPageOfProxy verifies that a page of a proxy in front of the server says nothing about a pod or a workspace.
+// TestPageOfProxy verifies that a page of a proxy in front of the server does not end a pod or a workspace.
 func TestPageOfProxy(t *testing.T) {
 	t.Parallel()
 	d := fakeDriver(t, func(*http.Request) any { return "default backend - 404" })
@@ -168,7 +168,7 @@ func TestDeletedPod(t *testing.T) {
 	must(t, d.createPod(t.Context(), &corev1.Pod{ObjectMeta: meta}))
 }
 
-// TestDeletedClaim verifies that a claim that is being deleted is no workspace, and that a creation waits for its end.
+// TestDeletedClaim verifies that a claim in deletion does not count as a workspace, and that a creation waits for its end.
 func TestDeletedClaim(t *testing.T) {
 	t.Parallel()
 	p := planOf(t)

@@ -233,8 +233,8 @@ func stuck(begin time.Time, m *metav1.ObjectMeta) error {
 	if m.DeletionTimestamp == nil || time.Since(begin) < stuckFor || time.Since(m.DeletionTimestamp.Time) < goesWithin {
 		return nil
 	}
-	return fmt.Errorf("kubernetes: %s was deleted but still exists; its node may be unreachable, or it has a finalizer: %w",
-		m.Name, backend.ErrUnavailable)
+	return fmt.Errorf("kubernetes: %s was deleted but still exists; its node may be unreachable, "+
+		"or it has a finalizer: %w", m.Name, backend.ErrUnavailable)
 }
 
 // getClaim returns a session's claim and config. If the claim does not belong to Workcell, getClaim returns ErrExists.

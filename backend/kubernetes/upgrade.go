@@ -107,7 +107,7 @@ func (u *upgrade) dial(req *http.Request) (net.Conn, error) {
 		case dialed <- result{conn, err}:
 		case <-ctx.Done():
 			if err == nil {
-				_ = conn.Close() // nobody uses it
+				_ = conn.Close() // it is unused
 			}
 		}
 	}()
