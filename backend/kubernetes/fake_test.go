@@ -168,7 +168,8 @@ func TestDeletedPod(t *testing.T) {
 	must(t, d.createPod(t.Context(), &corev1.Pod{ObjectMeta: meta}))
 }
 
-// TestDeletedClaim verifies that a claim in deletion does not count as a workspace, and that a creation waits for its end.
+// TestDeletedClaim verifies that a claim in deletion does not count as a workspace, and that a creation waits for
+// its end.
 func TestDeletedClaim(t *testing.T) {
 	t.Parallel()
 	p := planOf(t)

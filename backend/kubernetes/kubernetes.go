@@ -300,8 +300,8 @@ func (d *driver) Capabilities() backend.Capabilities {
 }
 
 // classes determines the isolation of the RuntimeClasses by their handlers, which never change. A missing class and a
-// class without the permission to read it count as a container. The default runtime does too, because it differs between
-// nodes.
+// class without the permission to read it count as a container. The default runtime does too, because it differs
+// between nodes.
 func (d *driver) classes(ctx context.Context) error {
 	d.isolation = map[string]backend.Isolation{"": backend.IsolationContainer}
 	for _, name := range d.opts.RuntimeClasses {
