@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -72,7 +73,11 @@ func (s Set) dockerOptions() (*docker.Options, error) {
 	if opts.Host != "" {
 		var err error
 		if s.Env.Get("DOCKER_TLS_VERIFY") != "" {
-			opts.TLS, err = dockerTLS(cmp.Or(s.Env.Get("DOCKER_CERT_PATH"), dir))
+			certs := cmp.Or(s.Env.Get("DOCKER_CERT_PATH"), dir)
+			opts.TLS, err = dockerTLS(tlsconfig.Options{
+				CAFile: filepath.Join(certs, "ca.pem"), CertFile: filepath.Join(certs, "cert.pem"),
+				KeyFile: filepath.Join(certs, "key.pem"),
+			})
 		}
 		return opts, err
 	}
@@ -113,28 +118,41 @@ func useContext(opts *docker.Options, dir, name string) error {
 	sum := sha256.Sum256([]byte(name))
 	id := hex.EncodeToString(sum[:])
 	var meta struct {
-		Endpoints map[string]struct{ Host string }
+		Endpoints map[string]struct {
+			Host          string
+			SkipTLSVerify bool
+		}
 	}
 	err := readJSON(&meta, dir, "contexts", "meta", id, "meta.json")
 	if err != nil {
 		return hint.New(hint.Unavailable, fmt.Errorf("cannot read the Docker context %q: %w", name, err),
 			"run `docker context ls` to list contexts, or set DOCKER_HOST")
 	}
-	opts.Host = meta.Endpoints["docker"].Host
-	certs := filepath.Join(dir, "contexts", "tls", id, "docker")
-	if _, err := os.Stat(filepath.Join(certs, "cert.pem")); err != nil {
-		return nil // most contexts have no certificates
+	endpoint := meta.Endpoints["docker"]
+	opts.Host = endpoint.Host
+	if scheme, _, _ := strings.Cut(opts.Host, "://"); scheme == "unix" || scheme == "npipe" {
+		return nil // the docker command also ignores certificates for sockets
 	}
-	opts.TLS, err = dockerTLS(certs)
+	certs := filepath.Join(dir, "contexts", "tls", id, "docker")
+	file := func(name string) string {
+		path := filepath.Join(certs, name)
+		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+			return ""
+		}
+		return path
+	}
+	files := tlsconfig.Options{CAFile: file("ca.pem"), CertFile: file("cert.pem"), KeyFile: file("key.pem")}
+	files.InsecureSkipVerify = endpoint.SkipTLSVerify
+	if cmp.Or(files.CAFile, files.CertFile, files.KeyFile) != "" || endpoint.SkipTLSVerify {
+		opts.TLS, err = dockerTLS(files)
+	}
 	return err
 }
 
-// dockerTLS loads ca.pem, cert.pem, and key.pem.
-func dockerTLS(dir string) (*tls.Config, error) {
-	file := func(name string) string { return filepath.Join(dir, name) }
-	config, err := tlsconfig.Client(tlsconfig.Options{
-		CAFile: file("ca.pem"), CertFile: file("cert.pem"), KeyFile: file("key.pem"), ExclusiveRootPools: true,
-	})
+// dockerTLS loads the files of an engine's certificates.
+func dockerTLS(files tlsconfig.Options) (*tls.Config, error) {
+	files.ExclusiveRootPools = true
+	config, err := tlsconfig.Client(files)
 	if err != nil {
 		return nil, hint.New(hint.Unavailable, fmt.Errorf("cannot load the engine certificates: %w", err),
 			"the directory must contain ca.pem, cert.pem, and key.pem (see DOCKER_CERT_PATH)")

@@ -5,6 +5,8 @@ package engines
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/pem"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,6 +60,48 @@ func TestDockerOptions(t *testing.T) {
 		"DOCKER_CONFIG": dir, "DOCKER_HOST": "tcp://h:1", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": dir,
 	})}.dockerOptions()
 	wantUnavailable(t, err, "engine certificates")
+}
+
+// TestDockerContextTLS verifies that a context of the docker command has the same TLS settings as in the docker command.
+func TestDockerContextTLS(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewTLSServer(nil)
+	t.Cleanup(srv.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+	for _, tc := range []struct {
+		endpoint     string
+		ca           []byte
+		tls, skipped bool
+		broken       bool
+	}{
+		{endpoint: `"Host":"tcp://h:1"`},
+		{endpoint: `"Host":"tcp://h:1"`, ca: ca, tls: true},
+		{endpoint: `"Host":"tcp://h:1","SkipTLSVerify":true`, tls: true, skipped: true},
+		{endpoint: `"Host":"tcp://h:1"`, ca: []byte("x"), broken: true},
+		{endpoint: `"Host":"unix:///s","SkipTLSVerify":true`, ca: ca},
+	} {
+		dir, sum := t.TempDir(), sha256.Sum256([]byte("far"))
+		id := hex.EncodeToString(sum[:])
+		files := map[string]string{"meta/" + id + "/meta.json": `{"Endpoints":{"docker":{` + tc.endpoint + `}}}`}
+		if tc.ca != nil {
+			files["tls/"+id+"/docker/ca.pem"] = string(tc.ca)
+		}
+		for name, content := range files {
+			path := filepath.Join(dir, "contexts", name)
+			checktest.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+			checktest.Must(t, os.WriteFile(path, []byte(content), 0o600))
+		}
+		vars := map[string]string{"DOCKER_CONFIG": dir, "DOCKER_CONTEXT": "far"}
+		opts, err := Set{Env: environ.Of(vars)}.dockerOptions()
+		switch {
+		case tc.broken:
+			wantUnavailable(t, err, "engine certificates")
+		case err != nil || (opts.TLS != nil) != tc.tls:
+			t.Errorf("%s: %v, TLS %v", tc.endpoint, err, opts.TLS)
+		case tc.tls && (opts.TLS.InsecureSkipVerify != tc.skipped || (opts.TLS.RootCAs != nil) != (tc.ca != nil)):
+			t.Errorf("%s: %+v", tc.endpoint, opts.TLS)
+		}
+	}
 }
 
 func wantUnavailable(t *testing.T, err error, text string) {
