@@ -103,7 +103,8 @@ func TestEgress(t *testing.T) {
 	s, created, err := second.Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs})
 	must(t, err)
 	output(t, s, "true")
-	if info := s.Info(); created || !slices.Equal(info.Egress.Allow, req.Egress.Allow) || g.drops.Load() != 2 || len(g.seen()) != 2 {
+	info := s.Info()
+	if created || !slices.Equal(info.Egress.Allow, req.Egress.Allow) || g.drops.Load() != 2 || len(g.seen()) != 2 {
 		t.Errorf("created %v, made for %v, gateway: %v", created, info.Egress, g.seen())
 	}
 	_, _, err = second.Open(t.Context(), key, own) // a record alone allows no host

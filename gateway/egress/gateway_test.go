@@ -417,7 +417,7 @@ func drip(c net.Conn) {
 	}
 }
 
-// TestGrants verifies that additional hosts apply from the next connection on until they are dropped, also if another
+// TestGrants verifies that additional hosts apply from the next connection on until they are dropped, even if another
 // process serves the hosts for a time.
 func TestGrants(t *testing.T) {
 	t.Parallel()
