@@ -174,7 +174,7 @@ func (h *Host) bringHome(home homecoming) error {
 		return err
 	}
 	h.p.Line("%s", home.Patch.Stat())
-	ListFew(home.Patch.Omitted, h.p.Line, NotInPatch)
+	ListFew(home.Patch.Omitted, h.p.Line, "not included in the patch: %s: %s")
 	if len(home.Patch.Changes) == 0 {
 		return err
 	}
@@ -242,9 +242,6 @@ func (a *App) conflicts(res patch.Result, dir, todo string) error {
 	ListFew(res.Conflicts, a.Notice, "skipped: %s: %s")
 	return Fail(ExitConflict, fmt.Errorf("%s in %s skipped", Counted(len(res.Conflicts), "file"), dir), todo)
 }
-
-// NotInPatch is the format of the lines for changed files that are not in a patch.
-const NotInPatch = "not included in the patch: %s: %s"
 
 // ListFew prints a line for each of the first files of a list. The number of lines is limited, because a sandbox may
 // have produced any number of files.

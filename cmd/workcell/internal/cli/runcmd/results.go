@@ -122,6 +122,9 @@ func rooted(tree patch.Tree, at string) patch.Tree {
 	return out
 }
 
+// notInPatch is the format of the lines for changed files that are not in a patch.
+const notInPatch = "not included in the patch: %s: %s"
+
 func newRunsDiffCmd(a *command) *cobra.Command {
 	return &cobra.Command{
 		Use:     "diff RUN [PATH]",
@@ -146,7 +149,7 @@ Files that are not in the patch are listed on standard error. On a terminal, con
 				return app.Fail(app.ExitNotFound, fmt.Errorf("the run has no changes of %s", at),
 					"to see all changes, run `workcell runs diff "+made.Run+"`")
 			}
-			app.ListFew(p.Omitted, a.Notice, app.NotInPatch)
+			app.ListFew(p.Omitted, a.Notice, notInPatch)
 			if made.Dir != "" {
 				a.Notice("changes to %s", made.Dir)
 			}
@@ -184,7 +187,7 @@ With --dry-run, the command writes nothing and prints what it would do with each
 			case len(made.Patch.Changes)+len(made.Patch.Omitted) == 0:
 				a.Notice("the run made no changes")
 			}
-			app.ListFew(made.Patch.Omitted, a.Notice, app.NotInPatch)
+			app.ListFew(made.Patch.Omitted, a.Notice, notInPatch)
 			if len(made.Patch.Changes) == 0 {
 				return nil
 			}
