@@ -348,17 +348,18 @@ func (d Dir) begun(run string) (files []string) {
 		found, _ := fs.Glob(os.DirFS(d.Of(run)), pattern) // only an invalid pattern causes an error
 		files = append(files, found...)
 	}
-	return slices.DeleteFunc(files, func(file string) bool { // the results may be arriving from another host
-		info, err := os.Stat(d.Of(run, file))
-		return strings.HasPrefix(file, madeFile) && err == nil && time.Since(info.ModTime()) < time.Hour
-	})
+	return files
 }
 
-// RemoveBegun deletes the temporary files of a run and keeps the results. The run must have ended.
-func (d Dir) RemoveBegun(run string) error {
+// RemoveBegun deletes the temporary files of a run and keeps the results, also partly written results changed after
+// before, because they may be arriving from another host. The run must have ended.
+func (d Dir) RemoveBegun(run string, before time.Time) error {
 	var errs []error
 	for _, file := range d.begun(run) {
-		errs = append(errs, os.RemoveAll(d.Of(run, file)))
+		info, err := os.Stat(d.Of(run, file))
+		if err != nil || !strings.HasPrefix(file, madeFile) || info.ModTime().Before(before) {
+			errs = append(errs, os.RemoveAll(d.Of(run, file)))
+		}
 	}
 	return errors.Join(errs...)
 }

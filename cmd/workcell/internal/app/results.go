@@ -61,7 +61,7 @@ func dropBegun(ctx context.Context, j runstore.Store, kept runfiles.Dir) error {
 	errs := []error{err}
 	for _, id := range ids {
 		if r, err := j.Run(ctx, id); err == nil && !r.Finished.IsZero() {
-			errs = append(errs, kept.RemoveBegun(id))
+			errs = append(errs, kept.RemoveBegun(id, time.Now().Add(-time.Hour)))
 		}
 	}
 	return errors.Join(errs...)

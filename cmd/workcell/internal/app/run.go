@@ -114,7 +114,7 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 	if res.Unfinished != nil {
 		return errors.Join(runError(err), shown, h.leave(ctx, spec.Checkpoints, res))
 	}
-	_ = h.m.runFiles().RemoveBegun(res.RunID) // if this fails, the next command removes it
+	_ = h.m.runFiles().RemoveBegun(res.RunID, time.Now()) // if this fails, the next command removes it
 	home := h.bringHome(homecoming{
 		Made: transfer.Made{Outputs: res.Outputs, Missing: res.Missing, Patch: res.Patch},
 		run:  res.RunID, dir: res.Workspace, before: spec.before, succeeded: err == nil,

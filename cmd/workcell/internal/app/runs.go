@@ -407,7 +407,7 @@ func (a *App) cancelDead(ctx context.Context, j runstore.Store, r runstore.Run) 
 		if err := j.Finish(ctx, r.ID, workflow.Cancelled, why); err != nil {
 			return err
 		}
-		if m.runFiles().RemoveBegun(r.ID) != nil {
+		if m.runFiles().RemoveBegun(r.ID, time.Now()) != nil {
 			a.Notice("cannot remove the original workspace of run %s from the state directory", r.ID)
 		}
 		return nil
