@@ -414,8 +414,8 @@ func finished(model string, resp *ai.ModelResponse) error {
 	}
 	switch reason := resp.FinishReason; {
 	case reason == ai.FinishReasonLength:
-		return errors.New("the answer was truncated at the model's token limit; raise the limit in `config:` of a file for " +
-			"this provider or in RunOptions.Config, or request less")
+		return errors.New("the answer was truncated at the model's token limit; raise the limit in `config:` of a file " +
+			"for this provider or in RunOptions.Config, or request less")
 	case reason == ai.FinishReasonInterrupted:
 		return errors.New("a tool call requires approval, which ends the agent's run; set RunOptions.OnApproval")
 	case slices.Contains(incomplete, reason):

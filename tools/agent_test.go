@@ -336,7 +336,8 @@ func TestRetry(t *testing.T) {
 func TestDefaultModel(t *testing.T) {
 	t.Parallel()
 	r := &rig{t: t, g: genkit.Init(t.Context(), genkit.WithDefaultModel("test/script-1"))}
-	model, _ := r.model(func(*ai.ModelRequest) ([]*ai.Part, error) { return nil, status.ErrUnauthenticated }, say("done"))
+	refuse := func(*ai.ModelRequest) ([]*ai.Part, error) { return nil, status.ErrUnauthenticated }
+	model, _ := r.model(refuse, say("done"))
 	a := r.agent("default", "---\ndescription: x\n---\nx")
 	if res, err := a.Run(t.Context(), nil, nil); !errors.Is(err, status.ErrUnauthenticated) || res.Turns != 0 {
 		t.Errorf("a failed model: %+v, %v", res, err)

@@ -155,8 +155,8 @@ func TestProviders(t *testing.T) {
 	}
 }
 
-// TestTypedAnswerWithTools verifies that each provider can give a typed answer after a tool call, with each way to call a
-// model, and that agents count all tokens. Gemini before 3 rejects requests with both tools and a response type.
+// TestTypedAnswerWithTools verifies that each provider can give a typed answer after a tool call, with each way to call
+// a model, and that agents count all tokens. Gemini before 3 rejects requests with both tools and a response type.
 func TestTypedAnswerWithTools(t *testing.T) {
 	const head = "sandbox: {mode: code, runtime: bash}\noutput: {schema: {passed: boolean}}\n---\nTest it."
 	var res tools.AgentResult

@@ -83,8 +83,8 @@ func (b *driver) createTask(ctx context.Context, r *record, mounts []mount.Mount
 	})
 }
 
-// task returns the main process of a sandbox, or ErrNotFound if it has none. If the shim is slow, containerd 1.x returns
-// an unknown state, and task returns ErrUnavailable.
+// task returns the main process of a sandbox, or ErrNotFound if it has none. If the shim is slow, containerd 1.x
+// returns an unknown state, and task returns ErrUnavailable.
 func (b *driver) task(ctx context.Context, id string) (*apitask.Process, error) {
 	get := kit.WithoutOptions(b.api.TaskService().Get, &tasks.GetRequest{ContainerID: id})
 	res, err := kit.Call(ctx, b.calls, "inspect sandbox", get)

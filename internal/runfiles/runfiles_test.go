@@ -134,7 +134,9 @@ func TestRemoveBegun(t *testing.T) {
 	t.Parallel()
 	d := runfiles.Dir(t.TempDir())
 	must(t, d.KeepNote("run_1", "note"))
-	must(t, runfiles.WriteWhole(d.Made("run_1"), func(io.Writer) error { return d.RemoveBegun("run_1", time.Now().Add(-time.Hour)) }))
+	must(t, runfiles.WriteWhole(d.Made("run_1"), func(io.Writer) error {
+		return d.RemoveBegun("run_1", time.Now().Add(-time.Hour))
+	}))
 	for id, want := range map[string][]string{"*": {"run_1"}, "run_[1]": {"run_1"}, "../run_1": {"run_1"}, "x/run_1": {"run_1"}, "run_1": nil} {
 		must(t, errors.Join(d.KeepNote("run_1", "note"), os.WriteFile(d.Of("run_1", "note-1"), nil, 0o600))) // unfinished
 		must(t, d.RemoveBegun(id, time.Now()))

@@ -46,7 +46,7 @@ func (s *source) transport(broken *atomic.Bool) (mcp.Transport, peer, error) {
 	}
 	t := &mcp.StreamableClientTransport{
 		Endpoint: s.server.URL, HTTPClient: client, MaxEventSize: 2 * maxMessage, MaxRetries: 1,
-		// The SDK would wait for the stream without a time limit, and close the session if the server or a proxy closes it.
+		// The SDK would wait for the stream without a limit, and close the session if the server or a proxy closes it.
 		DisableStandaloneSSE: true,
 	}
 	why := func(err error) error {

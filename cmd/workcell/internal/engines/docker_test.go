@@ -62,7 +62,7 @@ func TestDockerOptions(t *testing.T) {
 	wantUnavailable(t, err, "engine certificates")
 }
 
-// TestDockerContextTLS verifies that a context of the docker command has the same TLS settings as in the docker command.
+// TestDockerContextTLS verifies that a context of the docker command has the same TLS settings as there.
 func TestDockerContextTLS(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewTLSServer(nil)
