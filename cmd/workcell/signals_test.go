@@ -125,6 +125,38 @@ func TestSignalEndsARunAndItsSandboxes(t *testing.T) {
 	}
 }
 
+// TestSignalWhileReading verifies that a signal ends commands that wait for standard input.
+func TestSignalWhileReading(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "flow.yaml")
+	checktest.Must(t, os.WriteFile(path, []byte("id: flow\nsteps: [{id: a, type: end}]\n"), 0o600))
+	for _, args := range [][]string{{"run", path, "--input-file", "-"}, {"tools", "call", "shop.stock", "-"}} {
+		cmd := workcell(t, args...)
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "WORKCELL_STATE_DIR=" + t.TempDir()}
+		stderr := &buffertest.Buffer{}
+		cmd.Stderr = stderr
+		stdin, err := cmd.StdinPipe()
+		checktest.Must(t, err)
+		defer stdin.Close()
+		checktest.Must(t, cmd.Start())
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		for done := false; !done; { // until the command catches signals
+			select {
+			case <-ended:
+				done = true
+			case <-time.After(100 * time.Millisecond):
+				if !strings.Contains(stderr.String(), "shutting down") {
+					checktest.Must(t, cmd.Process.Signal(syscall.SIGTERM))
+				}
+			}
+		}
+		if code := cmd.ProcessState.ExitCode(); code != 143 {
+			t.Errorf("%v: exit code %d: %s", args, code, stderr.String())
+		}
+	}
+}
+
 // TestCancelWhileKilled verifies that one cancel ends a run whose process is killed while the cancel waits for it.
 func TestCancelWhileKilled(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -29,6 +30,8 @@ type Command struct {
 	Stderr   io.Writer
 	Out      format
 	Terminal atomic.Pointer[HostTerminal] // terminal in a changed mode; nil for none
+
+	stdinRead bool // ReadStdin was called
 }
 
 // New returns a Command. version is empty except in releases.
@@ -36,6 +39,28 @@ func New(stdin io.Reader, stdout, stderr io.Writer, version string) *Command {
 	a := &Command{Stdin: stdin, Stdout: stdout, Stderr: stderr, Out: OutputTable}
 	a.Options = app.Options{Env: os.LookupEnv, Stderr: stderr, Version: buildVersion(version), Front: a.front}
 	return a
+}
+
+// ReadStdin reads standard input to the end, once. It also returns when ctx ends, because a read from a terminal or a
+// pipe cannot be canceled.
+func (a *Command) ReadStdin(ctx context.Context, most int64) (data []byte, err error) {
+	if a.stdinRead {
+		return nil, app.UsageError(errors.New("standard input can be read only once"), "use files for the other values")
+	}
+	a.stdinRead = true
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if data, err = io.ReadAll(io.LimitReader(a.Stdin, most+1)); err == nil && int64(len(data)) > most {
+			err = fmt.Errorf("larger than %s", ByteSize(most))
+		}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-done:
+		return data, err
+	}
 }
 
 // Group returns commands for the root command.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -208,7 +207,7 @@ func (o *toolsOptions) show(ctx context.Context, name, as string) error {
 
 func (o *toolsOptions) call(ctx context.Context, name, args string) error {
 	if args == "-" {
-		text, err := io.ReadAll(io.LimitReader(o.Stdin, maxToolArgs))
+		text, err := o.ReadStdin(ctx, maxToolArgs)
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package runcmd
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -24,8 +25,10 @@ import (
 const maxInputBytes = 4 << 20
 
 // input returns the input of a run: the values in a file, if specified, overridden by the arguments.
-func (a *command) input(wf *workflow.Workflow, file string, args []string) (map[string]any, error) {
-	input, err := readInputFile(a.Stdin, file)
+func (a *command) input(
+	ctx context.Context, wf *workflow.Workflow, file string, args []string,
+) (map[string]any, error) {
+	input, err := a.readInputFile(ctx, file)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +40,12 @@ func (a *command) input(wf *workflow.Workflow, file string, args []string) (map[
 	if doc != nil {
 		args, text = splitArgs(args, fields)
 	}
-	pairs, err := parsePairs(args)
+	if text == "-" {
+		if text, err = a.readText(ctx, "-"); err != nil {
+			return nil, app.UsageError(fmt.Errorf("input -: %w", err), "")
+		}
+	}
+	pairs, err := a.parsePairs(ctx, args)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +104,7 @@ func (a *command) reportStrange(input, schema map[string]any) {
 }
 
 // parsePairs parses NAME=VALUE and NAME=@FILE.
-func parsePairs(pairs []string) (map[string]string, error) {
+func (a *command) parsePairs(ctx context.Context, pairs []string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, p := range pairs {
 		name, value, ok := strings.Cut(p, "=")
@@ -116,12 +124,11 @@ func parsePairs(pairs []string) (map[string]string, error) {
 		case special && strings.HasPrefix(path, "@"):
 			value = path // @@ escapes a leading @
 		case special:
-			raw, err := readLimited(nil, path)
-			if err != nil {
+			var err error
+			if value, err = a.readText(ctx, path); err != nil {
 				return nil, app.UsageError(fmt.Errorf("input %s: %w", name, err),
 					"@ reads a file; use @@ for a value that starts with @")
 			}
-			value = string(raw)
 		}
 		if !utf8.ValidString(value) {
 			return nil, app.UsageError(fmt.Errorf("input %s is not valid UTF-8", name), "encode it, for example with base64")
@@ -132,11 +139,11 @@ func parsePairs(pairs []string) (map[string]string, error) {
 }
 
 // readInputFile reads a mapping from a file. Without a path, it returns an empty mapping.
-func readInputFile(stdin io.Reader, path string) (map[string]any, error) {
+func (a *command) readInputFile(ctx context.Context, path string) (map[string]any, error) {
 	if path == "" {
 		return map[string]any{}, nil
 	}
-	raw, err := readLimited(stdin, path)
+	raw, err := a.readLimited(ctx, path)
 	if err != nil {
 		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("input: %w", err), "")
 	}
@@ -169,18 +176,26 @@ func keepDates(n *yaml.Node) {
 	}
 }
 
-// readLimited reads a file. For "-", it reads stdin if stdin is not nil.
-func readLimited(stdin io.Reader, path string) ([]byte, error) {
-	src := stdin
-	if path != "-" || stdin == nil {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close() // opened for reading only
-		src = f
+// readText reads a value from a file, or from standard input for "-".
+func (a *command) readText(ctx context.Context, path string) (string, error) {
+	raw, err := a.readLimited(ctx, path)
+	if err == nil && !utf8.Valid(raw) {
+		err = errors.New("not valid UTF-8; encode it, for example with base64")
 	}
-	raw, err := io.ReadAll(io.LimitReader(src, maxInputBytes+1))
+	return string(raw), err
+}
+
+// readLimited reads a file, or standard input for "-".
+func (a *command) readLimited(ctx context.Context, path string) ([]byte, error) {
+	if path == "-" {
+		return a.ReadStdin(ctx, maxInputBytes)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // opened for reading only
+	raw, err := io.ReadAll(io.LimitReader(f, maxInputBytes+1))
 	if err == nil && len(raw) > maxInputBytes {
 		err = errors.New("larger than 4 MiB")
 	}

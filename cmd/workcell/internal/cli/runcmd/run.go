@@ -29,7 +29,7 @@ func (a *command) runVerb(cmd *cobra.Command) *cobra.Command {
 		cli.OutputFlags|cli.AuditFlags, cmd)
 	f := cmd.Flags()
 	f.StringArrayVar(&pairs, "input", nil,
-		"`NAME=VALUE`: input value, or NAME=@FILE to read the value from a file (repeatable)")
+		"`NAME=VALUE`: input value, or NAME=@FILE to read the value from a file, - for standard input (repeatable)")
 	f.StringVar(&file, "input-file", "",
 		"`FILE`: JSON or YAML file with inputs, or - for standard input; --input and INPUT override it")
 	f.StringVar(&a.Options.Workspace, "workspace", "",
@@ -51,7 +51,7 @@ func (a *command) runVerb(cmd *cobra.Command) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		input, err := a.input(p.Workflow, file, append(pairs, args[1:]...))
+		input, err := a.input(cmd.Context(), p.Workflow, file, append(pairs, args[1:]...))
 		if err != nil {
 			return err
 		}
@@ -86,7 +86,8 @@ To list run IDs, use ` + "`workcell runs ls`" + `. To see what a run did, use ` 
 
 Unless you pass --agents, the agents of a workflow are loaded from agents/ next to the workflow, ../agents, or the
 workflow's directory. Pass inputs with --input or --input-file. For an agent, you can also pass them as INPUT:
-NAME=VALUE, NAME=@FILE, or plain text for the agent's only input field or the field named input or task.
+NAME=VALUE, NAME=@FILE, or plain text for the agent's only input field or the field named input or task. Use - for
+text from standard input.
 
 The agent's file names the model; --model overrides it. Set the provider's API key in the environment, for example
 GEMINI_API_KEY. To try a run without an API key, use --model scripted/PATH.yaml, which replays recorded answers.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -19,7 +20,8 @@ func TestInputFile(t *testing.T) {
 		"day: 2024-01-01\nin: [2001-12-14 21:59:43]": `{"day":"2024-01-01","in":["2001-12-14 21:59:43"]}`,
 		"a: 1\n---\nb: 2\n":                          "", "[1]": "",
 	} {
-		input, err := readInputFile(strings.NewReader(text), "-")
+		a := &command{cli.New(strings.NewReader(text), nil, nil, "")}
+		input, err := a.readInputFile(t.Context(), "-")
 		got, _ := json.Marshal(input)
 		if string(got) != want && (want != "" || err == nil) {
 			t.Errorf("%q: %s, %v", text, got, err)

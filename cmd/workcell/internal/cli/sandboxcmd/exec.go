@@ -161,7 +161,7 @@ func (o *sandboxExecOptions) program(
 	ctx context.Context, a *command, s *session.Session, args []string, environment map[string]string,
 ) error {
 	if len(args) == 0 {
-		code, err := io.ReadAll(io.LimitReader(a.Stdin, sandbox.MaxStdinBytes+1))
+		code, err := a.ReadStdin(ctx, sandbox.MaxStdinBytes)
 		if err != nil {
 			return err
 		}
