@@ -195,20 +195,20 @@ type RemoveOptions struct {
 
 // Capabilities lists the features enforced by an engine.
 type Capabilities struct {
-	Memory          bool          // Limits.MemoryBytes, swap included
-	CPU             bool          // Limits.CPUMillis
-	PIDs            bool          // Limits.PIDs
-	Workspace       Enforcement   // enforcement of Limits.WorkspaceBytes by the default OCI runtime; may be empty
-	Networks        []NetworkMode // supported network modes
-	OCIRuntimes     []string      // available OCI runtimes
-	WritableRoot    bool          // RootWritable
-	RootEnforcement Enforcement   // how Info.RootBytes is enforced
-	Persistent      bool          // files survive Stop
+	Memory          bool          `json:"memory"`           // Limits.MemoryBytes, swap included
+	CPU             bool          `json:"cpu"`              // Limits.CPUMillis
+	PIDs            bool          `json:"pids"`             // Limits.PIDs
+	Workspace       Enforcement   `json:"workspace"`        // of Limits.WorkspaceBytes by the default OCI runtime
+	Networks        []NetworkMode `json:"networks"`         // supported network modes
+	OCIRuntimes     []string      `json:"oci_runtimes"`     // available OCI runtimes
+	WritableRoot    bool          `json:"writable_root"`    // RootWritable
+	RootEnforcement Enforcement   `json:"root_enforcement"` // how Info.RootBytes is enforced
+	Persistent      bool          `json:"persistent"`       // files survive Stop
 	// Isolation is the isolation of sandboxes by OCI runtime; the empty name is the default runtime.
-	Isolation map[string]Isolation
+	Isolation map[string]Isolation `json:"isolation"`
 	// Forgeable means forgeable labels: a user without access to the program's state can create an object with the form
 	// and the labels of a sandbox.
-	Forgeable bool
+	Forgeable bool `json:"forgeable"`
 }
 
 // Guest is the guest agent, the program that runs as the main process of every sandbox.
