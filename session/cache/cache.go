@@ -213,7 +213,7 @@ func (s *Store) info(v Volume) (Info, error) {
 		in.Files, in.Bytes, err = measure(s.files(v.Name))
 	}
 	if in.Files > 0 {
-		in.Filled = st.ModTime()
+		in.Filled = st.ModTime().UTC()
 	}
 	if err != nil {
 		err = fmt.Errorf("cache: %s: %w", v.Name, err)

@@ -70,11 +70,13 @@ func PrintList[T any](a *Command, items []T, header []string, row func(T) []stri
 type Printed[T any] struct {
 	Command *Command
 	items   []T
+	err     error // first error of writing
 }
 
 func (p *Printed[T]) Add(id string, item T) {
 	if p.items = append(p.items, item); p.Command.Out == OutputTable {
-		fmt.Fprintln(p.Command.Stdout, id)
+		_, err := fmt.Fprintln(p.Command.Stdout, id)
+		p.err = cmp.Or(p.err, err)
 	}
 }
 
@@ -82,7 +84,7 @@ func (p *Printed[T]) End() error {
 	if p.items == nil {
 		p.items = []T{}
 	}
-	return p.Command.PrintLines(p.items)
+	return cmp.Or(p.err, p.Command.PrintLines(p.items))
 }
 
 // Contents returns standard output for contents from a sandbox or a server. A terminal must not interpret them. Other
@@ -153,12 +155,15 @@ func WriteTable(w io.Writer, header []string, rows [][]string) error {
 }
 
 // WriteFacts writes lines with a name and a value. facts alternates between names and values. It omits empty values.
-func WriteFacts(w io.Writer, facts ...string) {
+func WriteFacts(w io.Writer, facts ...string) error {
+	var b strings.Builder
 	for f := range slices.Chunk(facts, 2) {
 		if f[1] != "" {
-			fmt.Fprintf(w, "%-10s%s\n", f[0], sanitize.Line(f[1]))
+			fmt.Fprintf(&b, "%-10s%s\n", f[0], sanitize.Line(f[1]))
 		}
 	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }
 
 // notYAML matches the characters of JSON strings with a problem in YAML, such as invalid characters and line breaks.

@@ -145,10 +145,10 @@ func newAgentCmd(a *command) *cobra.Command {
 
 // resultTable prints a result as text: the facts, and then the output.
 func resultTable(w io.Writer, res *workflow.Result) error {
-	cli.WriteFacts(w, "outcome", string(res.Outcome), "run", res.RunID, "workflow", res.Workflow,
+	err := cli.WriteFacts(w, "outcome", string(res.Outcome), "run", res.RunID, "workflow", res.Workflow,
 		"steps", fmt.Sprint(res.Steps), "duration", cli.Short(res.Duration))
-	if res.Output == nil {
-		return nil
+	if err != nil || res.Output == nil {
+		return err
 	}
 	fmt.Fprintln(w, "output:")
 	return cli.WriteLines(w, "  ", res.Output)

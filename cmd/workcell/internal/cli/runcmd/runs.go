@@ -214,9 +214,12 @@ func tokens(u *workflow.Usage) string {
 // printRun prints the run's finished attempts in the order of the ends, and then the unfinished attempts. Below the
 // table, it prints the full text of truncated errors and the last output of failed commands.
 func printRun(w io.Writer, s app.RunDetail, now time.Time) error {
-	cli.WriteFacts(w, "run", s.ID, "workflow", s.Workflow, "file", s.File, "backend", s.Backend, "state", s.State,
+	err := cli.WriteFacts(w, "run", s.ID, "workflow", s.Workflow, "file", s.File, "backend", s.Backend, "state", s.State,
 		"started", s.Started.Local().Format(time.DateTime), "duration", took(s.RunView, now),
 		"tokens", tokens(s.Usage), "cost", dollars(s.CostUSD))
+	if err != nil {
+		return err
+	}
 	fmt.Fprintln(w)
 	head := []string{"STEP", "TYPE", "ITERATION", "ATTEMPT", "STATUS", "DURATION", "TOKENS", "COST", "ERROR"}
 	if err := cli.WriteTable(w, head, steps(s)); err != nil {

@@ -87,7 +87,7 @@ func (a *command) watchSandboxes(ctx context.Context, m *app.Manager, user strin
 		case err != nil:
 			return err
 		}
-		out := eventOutput{Event: e.Type, Time: e.Time, Since: e.Since}
+		out := eventOutput{Event: e.Type, Time: e.Time.UTC(), Since: e.Since.UTC()}
 		line := "since " + e.Since.Format(time.TimeOnly)
 		if e.Type != admin.EventGap {
 			left, _ := admin.Abandoned(ctx, m.Manager) // as in ls
@@ -160,11 +160,10 @@ func (a *command) showSandbox(ctx context.Context, m *app.Manager, args []string
 	left, _ := admin.Abandoned(ctx, m.Manager) // as in ls
 	row := app.ViewSandbox(found, left...)
 	return a.Print(shownSandbox{row, found.Settings()}, func(w io.Writer) error {
-		cli.WriteFacts(w, "id", row.ID, "name", row.Name, "user", row.UserName, "key", row.Key, "state", row.State,
+		return cli.WriteFacts(w, "id", row.ID, "name", row.Name, "user", row.UserName, "key", row.Key, "state", row.State,
 			"ends", row.Ends, "reason", row.Reason, "image", row.Image, "runs as", row.User,
 			"network", string(row.Network), "backend", row.Backend, "isolation", string(row.Isolation),
 			"policy", row.Policy, "engine id", row.EngineID, "created", row.Created.Local().Format(time.DateTime))
-		return nil
 	})
 }
 
