@@ -68,6 +68,16 @@ func TestSessionsLogs(t *testing.T) {
 	testLogsOfRunning(t, b, s, start(waits))
 	testKill(t, b, s, start)
 
+	// Without --follow, the output ends even if the command never stops writing.
+	endless := start("while :; do echo x; sleep 0.001; done")
+	checktest.Eventually(t, "some output", func() bool {
+		st, err := s.Command(endless).Status(t.Context())
+		checktest.Must(t, err)
+		return st.StdoutBytes > 0
+	})
+	b.run(0, "sandbox", "logs", "box", endless)
+	b.run(0, "sandbox", "kill", "box", endless)
+
 	// If the output exceeds the kept size, a file contains the whole output.
 	const size = 12 << 20
 	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: `head -c 12582912 /dev/zero | tr '\0' x`})

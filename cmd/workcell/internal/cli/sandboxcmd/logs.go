@@ -80,6 +80,7 @@ func (a *command) listExecs(ctx context.Context, s *session.Session) error {
 // printLog prints a command's recorded output. If follow is set, it continues until the command ends.
 func (a *command) printLog(ctx context.Context, s *session.Session, execID string, follow bool) error {
 	var req sandbox.ReadRequest
+	left := int64(-1) // bytes to print without follow; the command may write more in the meantime
 	for {
 		res, err := s.Command(execID).Read(ctx, req)
 		if err != nil {
@@ -92,7 +93,11 @@ func (a *command) printLog(ctx context.Context, s *session.Session, execID strin
 			}
 			a.Notice("%s of the output was discarded%s", missing, wholeOutput(ctx, s, execID))
 		}
+		if left < 0 {
+			left = res.Status.StdoutBytes + res.Status.StderrBytes
+		}
 		for _, c := range res.Chunks {
+			left = max(0, left-int64(len(c.Data)))
 			w := a.Stdout
 			if c.Stream == "stderr" {
 				w = a.Stderr
@@ -102,7 +107,7 @@ func (a *command) printLog(ctx context.Context, s *session.Session, execID strin
 			}
 		}
 		req.SinceSeq = res.NextSeq
-		if res.Done || !follow && len(res.Chunks) == 0 {
+		if res.Done || !follow && (left == 0 || len(res.Chunks) == 0) {
 			return nil
 		}
 		if follow {
