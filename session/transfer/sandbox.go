@@ -35,8 +35,8 @@ func workspacePath(workdir, p string) (string, error) {
 	}
 	if !ok || below == ".." || strings.HasPrefix(below, "../") {
 		return "", hint.New(hint.Usage, fmt.Errorf("%s is not below %s or %s", p, workdir, scratchDir),
-			"for other paths, copy out with: workcell sandbox exec SANDBOX -- cat "+p+" > FILE, "+
-				"and in with: workcell sandbox exec SANDBOX -- tee "+p+" < FILE")
+			"for other paths, copy out with: workcell sandbox exec SANDBOX -- cat "+hint.Quote(p)+" > FILE, "+
+				"and in with: workcell sandbox exec SANDBOX -- tee "+hint.Quote(p)+" < FILE")
 	}
 	return below, nil
 }
@@ -181,7 +181,7 @@ func newSandboxTarget(ctx context.Context, s *session.Session, arg, raw string) 
 	above, err := statWorkspace(ctx, s, path.Dir(at))
 	if errors.Is(err, backend.ErrNotFound) || err == nil && above.Type != sandbox.TypeDir {
 		return nil, hint.New(hint.Failed, fmt.Errorf("%s: directory %s not found in the sandbox", arg, path.Dir(at)),
-			"create it with: workcell sandbox exec "+s.ID()+" -- mkdir -p "+path.Dir(at))
+			"create it with: workcell sandbox exec "+s.ID()+" -- mkdir -p "+hint.Quote(path.Dir(at)))
 	}
 	if err != nil {
 		return nil, copyError(arg, err)

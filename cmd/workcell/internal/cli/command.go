@@ -175,7 +175,7 @@ func wrapArgErrors(cmd *cobra.Command) {
 			case !c.HasAvailableSubCommands() && strings.HasPrefix(err.Error(), "unknown command"): // cobra.NoArgs
 				todo := "usage: " + c.UseLine()
 				if c.Flags().Lookup("name") != nil {
-					todo = "did you mean `" + c.CommandPath() + " --name " + args[0] + "`?"
+					todo = "did you mean `" + c.CommandPath() + " --name " + hint.Quote(args[0]) + "`?"
 				}
 				return app.UsageError(fmt.Errorf("unexpected argument %q", args[0]), todo)
 			case c.HasAvailableSubCommands():

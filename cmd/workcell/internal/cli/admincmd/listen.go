@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/httpguard"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
@@ -64,7 +65,7 @@ func (f *listenFlags) tokens(secret string) ([]httpguard.Token, error) {
 	defer file.Close() // opened for reading only
 	if st, err := file.Stat(); err == nil && st.Mode().Perm()&0o077 != 0 && os.PathSeparator == '/' {
 		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("%s can be read by other users", f.tokenFile),
-			"run chmod 600 "+f.tokenFile)
+			"run chmod 600 "+hint.Quote(f.tokenFile))
 	}
 	var tokens []httpguard.Token
 	lines := bufio.NewScanner(file)
