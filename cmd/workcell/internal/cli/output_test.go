@@ -81,10 +81,12 @@ func TestProgressOnATerminalHasALiveLine(t *testing.T) {
 	now = now.Add(90 * time.Second)
 	p.Line("a line")
 	p.Pull(backend.PullProgress{Image: "python", Layer: "x", Status: "Downloading", Current: 1 << 20, Total: 3 << 20})
+	now = now.Add(5 * time.Second)
+	p.Line("another")
 	p.Status("")
 	const erase = "\r\x1b[K"
 	want := "step a … 0s" + erase + "a line\nstep a … 1m30s" + erase + "pulling image python\nstep a … 1m30s" + erase +
-		"pulling python: 1MiB of 3MiB … 1m30s" + erase
+		"pulling python: 1MiB of 3MiB … 1m30s" + erase + "another\nstep a … 1m35s" + erase
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

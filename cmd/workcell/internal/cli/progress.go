@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -26,6 +27,8 @@ type progress struct {
 	mu      sync.Mutex // guards the fields below and keeps lines whole
 	status  string
 	since   time.Time
+	pull    string                                     // latest message of a pull
+	pulled  time.Time                                  // time of pull
 	held    bool                                       // the user is typing an answer, so nothing is drawn
 	shown   bool                                       // the live line is visible
 	pulls   map[string]map[string]backend.PullProgress // layers of images during a pull
@@ -70,7 +73,9 @@ func (p *progress) setStatus(text string) {
 	if p.status == "" && text != "" {
 		p.since = p.now()
 	}
-	p.status = text
+	if p.status = text; text == "" {
+		p.pull = ""
+	}
 	p.erase()
 	p.draw()
 }
@@ -118,16 +123,21 @@ func (p *progress) erase() {
 	}
 }
 
+// pullShown is the time to show the latest message of a pull instead of the status.
+const pullShown = 3 * time.Second
+
 func (p *progress) draw() {
-	if !p.live || p.held || p.status == "" {
+	text := p.status
+	if text == "" || p.now().Sub(p.pulled) < pullShown {
+		text = cmp.Or(p.pull, text)
+	}
+	if !p.live || p.held || text == "" {
 		return
 	}
 	width, _ := TerminalWidth(p.w)
-	if width <= 20 {
-		width = 80
-	}
+	width = cmp.Or(width, 80) // unknown
 	elapsed := p.now().Sub(p.since).Truncate(time.Second)
-	fmt.Fprint(p.w, sanitize.Cut(fmt.Sprintf("%s … %s", sanitize.Line(p.status), elapsed), width-1))
+	fmt.Fprint(p.w, sanitize.Cut(fmt.Sprintf("%s … %s", sanitize.Line(text), elapsed), max(width-1, 1)))
 	p.shown = true
 }
 
@@ -155,7 +165,12 @@ func (p *progress) Pull(ev backend.PullProgress) {
 	if total > 0 {
 		text = fmt.Sprintf("pulling %s: %s of %s", ev.Image, ByteSize(current), ByteSize(total))
 	}
-	p.setStatus(text)
+	if p.status == "" && p.pull == "" {
+		p.since = p.now()
+	}
+	p.pull, p.pulled = text, p.now()
+	p.erase()
+	p.draw()
 }
 
 // Kind sets the kind of runs in messages.
