@@ -201,6 +201,10 @@ func (e *unknownChoice) Error() string {
 func flagError(cmd *cobra.Command, err error) error {
 	bad, invalid := errors.AsType[*pflag.InvalidValueError](err)
 	if unknown, ok := errors.AsType[*unknownChoice](err); ok && invalid {
+		if bad.GetFlag().Name == "state" && strings.Contains(bad.GetValue(), "://") { // it may have a password
+			return app.UsageError(errors.New("invalid value for --state"),
+				"for a database, set WORKCELL_STATE; here, the flag "+unknown.Error())
+		}
 		return app.InvalidFlag(bad.GetFlag().Name, bad.GetValue(), unknown.Error())
 	}
 	return app.UsageError(err, "see `"+cmd.CommandPath()+" --help`")
