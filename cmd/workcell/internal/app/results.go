@@ -12,6 +12,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/patch"
@@ -126,6 +127,9 @@ func (a *App) checkHome(want []string, workspace string) (dir string, before pat
 
 // WithoutLinks returns the path of a directory with links resolved. The directory may be missing.
 func WithoutLinks(dir string) (string, error) {
+	if dir == "" {
+		return "", errors.New("DIR is empty")
+	}
 	exact, err := filepath.EvalSymlinks(dir)
 	if above := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && above != dir {
 		exact, err = WithoutLinks(above)
@@ -156,7 +160,7 @@ func (h *Host) bringHome(home homecoming) error {
 	case n == 0:
 	case h.opts.Out != "":
 		err = h.PutOutputs(home.Outputs, h.opts.Out, home.before, h.opts.Force,
-			fmt.Sprintf("to overwrite files that differ, run: workcell runs get %s . %s --force", home.run, h.opts.Out))
+			fmt.Sprintf("to overwrite files that differ, run: workcell runs get %s . %s --force", home.run, hint.Quote(h.opts.Out)))
 	default:
 		h.p.Line("%s collected; to list them, run: workcell runs files %s", Counted(n, "output"), home.run)
 	}

@@ -193,6 +193,9 @@ With --dry-run, the command writes nothing and prints what it would do with each
 			}
 			dir := made.Dir
 			if len(args) > 1 {
+				if args[1] == "" {
+					return app.UsageError(errors.New("DIR is empty"), "")
+				}
 				if dir, err = filepath.EvalSymlinks(args[1]); err != nil {
 					return app.UsageError(err, "")
 				}

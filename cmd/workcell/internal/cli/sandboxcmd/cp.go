@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -43,6 +44,9 @@ func checkCopyArgs(_ *cobra.Command, args []string) error {
 	if len(args) != 2 {
 		return app.UsageError(errors.New("source and destination required"),
 			"workcell sandbox cp SANDBOX:PATH FILE, or FILE SANDBOX:PATH")
+	}
+	if slices.Contains(args, "") {
+		return app.UsageError(errors.New("source or destination is empty"), "use . for the current directory")
 	}
 	if inSandbox(args[0]) == inSandbox(args[1]) {
 		return app.UsageError(errors.New("either source or destination must be in a sandbox"),
