@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/netip"
 	"net/url"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -86,10 +88,31 @@ func (b *driver) hostFacts(ctx context.Context) (netguard.Facts, error) {
 	if err := json.Unmarshal(out, &facts); err != nil {
 		return netguard.Facts{}, fmt.Errorf("docker: addresses of the engine's host: %w", err)
 	}
+	if facts.Addresses, err = addNear(facts.Addresses, b.api.DaemonHost(), netguard.Probe); err != nil {
+		return netguard.Facts{}, err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.facts, n.asked = facts, time.Now()
 	return facts, nil
+}
+
+// addNear adds the addresses of this host if the engine has a local socket. The host network of a rootless engine is a
+// separate network namespace without the addresses of the real host, and connections would come from the host itself.
+func addNear(known []netip.Addr, engine string, probe func() (netguard.Facts, error)) ([]netip.Addr, error) {
+	if scheme, _, _ := strings.Cut(engine, "://"); scheme != "unix" && scheme != "npipe" {
+		return known, nil
+	}
+	near, err := probe()
+	if err != nil {
+		return nil, fmt.Errorf("docker: addresses of this host: %w", err)
+	}
+	for _, a := range near.Addresses { // usually all known
+		if !slices.Contains(known, a) {
+			known = append(known, a)
+		}
+	}
+	return known, nil
 }
 
 // runGuard runs the guest agent's network mode in a helper container and returns the output. It removes the container

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/internal/guest/netguard"
 )
 
 func frame(kind byte, data string) []byte {
@@ -39,6 +42,25 @@ func TestStreamDemultiplexes(t *testing.T) {
 	}
 	if got, err := io.ReadAll(feed(t, append(frame(1, "WCL"), frame(1, "GUEST and more")...), "WCLGUEST")); err != nil || string(got) != "WCLGUEST and more" {
 		t.Errorf("a start in two parts: %q, %v", got, err)
+	}
+}
+
+// TestNearAddresses verifies that the rules block the addresses of a local engine's host. A rootless engine has others.
+func TestNearAddresses(t *testing.T) {
+	t.Parallel()
+	rootless, public := netip.MustParseAddr("10.0.2.100"), netip.MustParseAddr("203.0.113.7")
+	probe := func() (netguard.Facts, error) { return netguard.Facts{Addresses: []netip.Addr{public, rootless}}, nil }
+	for engine, want := range map[string][]netip.Addr{
+		"unix:///run/user/1000/docker.sock": {rootless, public}, "tcp://far:2376": {rootless},
+	} {
+		if got, err := docker.AddNear([]netip.Addr{rootless}, engine, probe); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %v, %v, want %v", engine, got, err, want)
+		}
+	}
+	failed := errors.New("no netlink")
+	_, err := docker.AddNear(nil, "unix:///s", func() (netguard.Facts, error) { return netguard.Facts{}, failed })
+	if !errors.Is(err, failed) {
+		t.Errorf("without addresses: %v, want %v", err, failed)
 	}
 }
 
