@@ -2,6 +2,7 @@ package docker
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -103,10 +104,13 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 		}
 	}
 	options := container.CommitOptions{Reference: environments + name, Config: &container.Config{Labels: labels}}
-	_, err = kit.Finish(ctx, b.calls, "commit environment", func(ctx context.Context) (container.CommitResponse, error) {
-		return b.api.ContainerCommit(ctx, id, options)
-	})
-	return err
+	// The engine may compress many gigabytes, and completes the request even if the caller gives up.
+	cctx, cancel := b.calls.Bound(context.WithoutCancel(ctx), b.opts.PullTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(b.opts.CallTimeout, cancel) })
+	defer stop()
+	_, err = b.api.ContainerCommit(cctx, id, options)
+	return b.calls.Fail(ctx, "commit environment", cmp.Or(err, ctx.Err()))
 }
 
 // Environments returns the images of an instance's environments. An image without a name lost the name to a newer image

@@ -1,0 +1,100 @@
+package docker_test
+
+import (
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/docker"
+)
+
+// fakeID is the ID of the fake engine's container.
+var fakeID = strings.Repeat("a", 64)
+
+// newFake returns a backend of a fake engine. The keys of answers are a method and a path, without the API version.
+// Other requests are not found.
+func newFake(t *testing.T, answers map[string]http.HandlerFunc, adjust func(*docker.Options)) *docker.Backend {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "dock") // t.TempDir may be too long for a socket
+	must(t, err)
+	l, err := net.Listen("unix", filepath.Join(dir, "e.sock"))
+	must(t, err)
+	version := regexp.MustCompile(`^/v1\.[0-9]+`)
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Api-Version", "1.41")
+		w.Header().Set("Ostype", "linux")
+		path := version.ReplaceAllString(r.URL.Path, "")
+		if f := answers[r.Method+" "+path]; f != nil {
+			f(w, r)
+		} else if path != "/_ping" {
+			http.Error(w, `{"message":"not found"}`, http.StatusNotFound)
+		}
+	})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = srv.Serve(l) // ends with Close
+	}()
+	t.Cleanup(func() {
+		_ = srv.Close()
+		<-done
+		_ = os.RemoveAll(dir)
+	})
+	return newBackend(t, func(o *docker.Options) {
+		o.Host = "unix://" + filepath.Join(dir, "e.sock")
+		if adjust != nil {
+			adjust(o)
+		}
+	})
+}
+
+// answer returns a handler with a fixed response.
+func answer(code int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(code)
+		_, _ = w.Write([]byte(body)) // fails if the caller is gone
+	}
+}
+
+// sandbox returns the response to the inspection of the fake container.
+func sandbox(status, labels string) string {
+	return `{"Id":"` + fakeID + `","Name":"/workcell-s","State":{"Status":"` + status + `"},"HostConfig":{},"Config":{"Labels":{"` +
+		backend.LabelRole + `":"` + backend.RoleSandbox + `","` + backend.LabelID + `":"s"` + labels + `}}}`
+}
+
+// TestSlowCommit verifies that saving a large environment may take longer than other calls.
+func TestSlowCommit(t *testing.T) {
+	t.Parallel()
+	labels := `,"` + backend.LabelPrefix + `building":"e","` + backend.LabelPrefix + `config":"{}"`
+	b := newFake(t, map[string]http.HandlerFunc{
+		"GET /containers/" + fakeID + "/json":  answer(http.StatusOK, sandbox("running", labels)),
+		"POST /containers/" + fakeID + "/stop": answer(http.StatusNoContent, ""),
+		"POST /commit": func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(4 * time.Second)
+			answer(http.StatusCreated, `{"Id":"i"}`)(w, r)
+		},
+	}, func(o *docker.Options) { o.CallTimeout = 3 * time.Second })
+	must(t, b.CommitEnvironment(t.Context(), fakeID))
+}
+
+// TestDead verifies that a container whose removal failed counts as removed, because it can never start.
+func TestDead(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[string]backend.State{
+		"dead": backend.StateGone, "removing": backend.StateGone, "exited": backend.StateStopped,
+	} {
+		b := newFake(t, map[string]http.HandlerFunc{
+			"GET /containers/" + fakeID + "/json": answer(http.StatusOK, sandbox(status, "")),
+		}, nil)
+		if info, err := b.Get(t.Context(), fakeID); err != nil || info.State != want {
+			t.Errorf("%s: %s, %v, want %s", status, info.State, err, want)
+		}
+	}
+}
