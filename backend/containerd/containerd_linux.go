@@ -40,7 +40,7 @@ type driver struct {
 	calls    *kit.Calls
 	pulls    *kit.Pulls
 	accounts sync.Map // kit.Accounts of images, by the chain id of their layers
-	images   sync.Map // *image by the digest of its manifest: content never changes
+	images   sync.Map // unpacked *image by the digest of its manifest: content never changes
 
 	known sync.Map // *record by ID, of sandboxes of this driver; records are immutable
 }

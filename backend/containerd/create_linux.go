@@ -179,6 +179,12 @@ func (b *driver) prepareSnapshot(ctx context.Context, r *record) ([]mount.Mount,
 	case errors.Is(err, backend.ErrExists):
 		return kit.Call(ctx, b.calls, "find snapshot", kit.With(s.Mounts, r.id))
 	case errors.Is(err, backend.ErrNotFound):
+		b.images.Range(func(target, img any) bool { // the next creation unpacks the image again
+			if img.(*image).chain == r.config.Parent {
+				b.images.Delete(target)
+			}
+			return true
+		})
 		return nil, fmt.Errorf("containerd: image %s was removed during the call: %w", familiar(r.image), backend.ErrImage)
 	}
 	return mounts, err

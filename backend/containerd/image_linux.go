@@ -109,14 +109,13 @@ func (b *driver) unpack(ctx context.Context, found images.Image, img *image) err
 	if img.chain == "" {
 		return nil
 	}
-	err := b.calls.Do(ctx, "unpack image", func(ctx context.Context) error {
-		if _, err := b.api.SnapshotService(b.engine.snapshotter).Stat(ctx, img.chain); !cerrdefs.IsNotFound(err) {
-			return err
-		}
-		return b.leased(ctx, b.opts.CallTimeout, func(ctx context.Context) error {
-			return ctrd.NewImage(b.api, found).Unpack(ctx, b.engine.snapshotter)
-		})
+	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
+	defer cancel()
+	err := b.leased(cctx, b.opts.PullTimeout, func(ctx context.Context) error {
+		// For unpacked layers, Unpack only protects the snapshot from the garbage collector.
+		return ctrd.NewImage(b.api, found).Unpack(ctx, b.engine.snapshotter)
 	})
+	err = b.calls.Fail(ctx, "unpack image", err)
 	if errors.Is(err, backend.ErrNotFound) { // with missing layers, the image counts as missing
 		return fmt.Errorf("containerd: image %s is incomplete: %w", familiar(found.Name), backend.ErrNotFound)
 	}

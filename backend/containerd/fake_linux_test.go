@@ -13,6 +13,11 @@ import (
 	apitask "github.com/containerd/containerd/api/types/task"
 	ctrd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -53,6 +58,16 @@ func (f fakeTasks) List(context.Context, *tasks.ListTasksRequest, ...grpc.CallOp
 	return &tasks.ListTasksResponse{Tasks: f.listed}, nil
 }
 
+func fakeDriver(api *ctrd.Client) *driver {
+	return &driver{
+		api: api, log: slog.New(slog.DiscardHandler), opts: Options{CallTimeout: time.Minute, PullTimeout: time.Hour},
+		calls: kit.New(kit.Options{
+			Name: "containerd", Log: slog.New(slog.DiscardHandler), Limit: time.Minute, Patience: time.Minute,
+			Native: native, Classify: classify,
+		}),
+	}
+}
+
 // TestSlowShim verifies that a started sandbox whose shim does not respond in time never counts as stopped.
 func TestSlowShim(t *testing.T) {
 	t.Parallel()
@@ -81,10 +96,7 @@ func TestSlowShim(t *testing.T) {
 	} {
 		api, err := ctrd.New("", ctrd.WithServices(ctrd.WithContainerStore(store), ctrd.WithTaskClient(tc.tasks)))
 		checktest.Must(t, err)
-		b := &driver{api: api, state: stateDir{root: root}, calls: kit.New(kit.Options{
-			Name: "containerd", Log: slog.New(slog.DiscardHandler), Limit: time.Minute, Patience: time.Minute,
-			Native: native, Classify: classify,
-		})}
+		b := fakeDriver(api)
 		list, lerr := b.List(t.Context(), backend.Filter{})
 		info, gerr := b.Get(t.Context(), r.name())
 		_, _, rerr := b.running(t.Context(), r.name())
@@ -97,5 +109,53 @@ func TestSlowShim(t *testing.T) {
 		} else if lerr != nil || gerr != nil || list[0].State != tc.want || info.State != tc.want {
 			t.Errorf("%s: %+v, %v, %+v, %v, want %s", name, list, lerr, info, gerr, tc.want)
 		}
+	}
+}
+
+// noSnapshots is a snapshotter without snapshots. Other methods panic.
+type noSnapshots struct{ snapshots.Snapshotter }
+
+func (noSnapshots) Stat(context.Context, string) (snapshots.Info, error) {
+	return snapshots.Info{}, cerrdefs.ErrNotFound
+}
+
+func (noSnapshots) Prepare(context.Context, string, string, ...snapshots.Opt) ([]mount.Mount, error) {
+	return nil, cerrdefs.ErrNotFound
+}
+
+// noLeases fails to create a lease, and stores the time limit of the call.
+type noLeases struct {
+	leases.Manager
+	limit *time.Duration
+}
+
+var errNoLease = errors.New("no lease")
+
+func (l noLeases) Create(ctx context.Context, _ ...leases.Opt) (leases.Lease, error) {
+	end, _ := ctx.Deadline()
+	*l.limit = time.Until(end)
+	return leases.Lease{}, errNoLease
+}
+
+// TestUnpackAgain verifies that an image whose layers are missing is unpacked again, and that unpacking may take as
+// long as a pull.
+func TestUnpackAgain(t *testing.T) {
+	t.Parallel()
+	var limit time.Duration
+	api, err := ctrd.New("", ctrd.WithServices(ctrd.WithLeasesService(noLeases{limit: &limit}),
+		ctrd.WithSnapshotters(map[string]snapshots.Snapshotter{"x": noSnapshots{}})))
+	checktest.Must(t, err)
+	b := fakeDriver(api)
+	b.engine.snapshotter = "x"
+	b.images.Store("sha256:used", &image{chain: "c"})
+	b.images.Store("sha256:other", &image{chain: "d"})
+	_, err = b.prepareSnapshot(t.Context(), &record{snapshotter: "x", config: config{Parent: "c"}})
+	_, used := b.images.Load("sha256:used")
+	_, other := b.images.Load("sha256:other")
+	if !errors.Is(err, backend.ErrImage) || used || !other {
+		t.Errorf("without layers: %v, known: %t, other image: %t", err, used, other)
+	}
+	if err := b.unpack(t.Context(), images.Image{}, &image{chain: "c"}); err == nil || limit < b.opts.PullTimeout/2 {
+		t.Errorf("unpack: %v with a limit of %v", err, limit)
 	}
 }
