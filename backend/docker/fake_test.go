@@ -6,11 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/docker"
 )
 
@@ -65,7 +68,8 @@ func answer(code int, body string) http.HandlerFunc {
 
 // sandbox returns the response to the inspection of the fake container.
 func sandbox(status, labels string) string {
-	return `{"Id":"` + fakeID + `","Name":"/workcell-s","State":{"Status":"` + status + `"},"HostConfig":{},"Config":{"Labels":{"` +
+	return `{"Id":"` + fakeID + `","Name":"/workcell-s","State":{"Status":"` + status +
+		`","Running":` + strconv.FormatBool(status == "running") + `},"HostConfig":{},"Config":{"Labels":{"` +
 		backend.LabelRole + `":"` + backend.RoleSandbox + `","` + backend.LabelID + `":"s"` + labels + `}}}`
 }
 
@@ -96,5 +100,35 @@ func TestDead(t *testing.T) {
 		if info, err := b.Get(t.Context(), fakeID); err != nil || info.State != want {
 			t.Errorf("%s: %s, %v, want %s", status, info.State, err, want)
 		}
+	}
+}
+
+// bridgedLabels are the labels of a sandbox with a network.
+const bridgedLabels = `,"` + backend.LabelPrefix + `config":"{\"network\":\"bridge\"}"`
+
+// TestGuardFails verifies the error if the network of a sandbox cannot be filtered.
+func TestGuardFails(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		code  int // response to the creation of the helper
+		later string
+		want  error
+	}{
+		{http.StatusConflict, "exited", backend.ErrLost},
+		{http.StatusInternalServerError, "running", backend.ErrUnavailable},
+		{http.StatusBadRequest, "running", backend.ErrUnsupported},
+	} {
+		var status atomic.Value
+		status.Store("running")
+		b := newFake(t, map[string]http.HandlerFunc{
+			"GET /containers/" + fakeID + "/json": func(w http.ResponseWriter, r *http.Request) {
+				answer(http.StatusOK, sandbox(status.Load().(string), bridgedLabels))(w, r)
+			},
+			"POST /containers/create": func(w http.ResponseWriter, r *http.Request) {
+				status.Store(tc.later)
+				answer(tc.code, `{"message":"failed"}`)(w, r)
+			},
+		}, nil)
+		backendtest.Fails(t, "Start", b.Start(t.Context(), fakeID), tc.want)
 	}
 }

@@ -48,27 +48,36 @@ func (b *driver) guardNetwork(ctx context.Context, res container.InspectResponse
 	}
 	facts, err := b.hostFacts(ctx)
 	if err != nil {
-		return guardError(err)
+		return b.guardError(ctx, res, err)
 	}
 	rules := netguard.Rules{Allow: b.opts.AllowNets, Resolvers: facts.Resolvers}
 	for _, a := range facts.Addresses {
 		rules.Deny = append(rules.Deny, netip.PrefixFrom(a, a.BitLen()))
 	}
 	if _, err := b.runGuard(ctx, "container:"+res.ID, []string{"NET_ADMIN"}, netguard.ModeApply, rules); err != nil {
-		return guardError(err)
+		return b.guardError(ctx, res, err)
 	}
 	b.network.guarded.Store(res.ID, res.State.StartedAt)
 	return nil
 }
 
-// guardError returns ErrUnsupported for all errors except the end of the context and an unavailable engine. The driver
-// never provides an unfiltered network instead.
-func guardError(err error) error {
-	over := host.IsAny(err, context.Canceled, context.DeadlineExceeded, backend.ErrUnavailable, backend.ErrClosed)
-	if err == nil || over {
+// guardError returns ErrLost if the sandbox has exited, ErrUnavailable for temporary failures of the engine, and
+// otherwise ErrUnsupported. The driver never provides an unfiltered network instead.
+func (b *driver) guardError(ctx context.Context, res container.InspectResponse, err error) error {
+	if host.IsAny(err, context.Canceled, context.DeadlineExceeded, backend.ErrUnavailable, backend.ErrClosed) {
 		return err
 	}
-	return fmt.Errorf("docker: cannot filter the bridged network: %v: %w", err, backend.ErrUnsupported)
+	now, ierr := b.inspect(ctx, res.ID)
+	kind := backend.ErrUnsupported
+	switch {
+	case errors.Is(ierr, backend.ErrNotFound), ierr == nil && !now.State.Running:
+		return fmt.Errorf("docker: the sandbox exited before its network was filtered: %w", backend.ErrLost)
+	case ierr != nil:
+		return ierr
+	case now.State.StartedAt != res.State.StartedAt, kit.Unexplained(err):
+		kind = backend.ErrUnavailable
+	}
+	return fmt.Errorf("docker: cannot filter the bridged network: %v: %w", err, kind)
 }
 
 // hostFacts returns the addresses and resolvers of the engine's host. A helper container in the host's network reads
@@ -164,7 +173,8 @@ func (b *driver) runOnce(ctx context.Context, id string) ([]byte, error) {
 	}
 	code, err := kit.Call(ctx, b.calls, "wait", func(ctx context.Context) (int64, error) { return b.exitCode(ctx, id) })
 	if err == nil && code != 0 {
-		err = fmt.Errorf("exited with %d: %.200s", code, out)
+		text := kit.Scrub(fmt.Sprintf("exited with %d: %.200s", code, out))
+		err = b.calls.Error("network guard", backend.ErrUnsupported, text)
 	}
 	return out, err
 }
