@@ -132,3 +132,46 @@ func TestGuardFails(t *testing.T) {
 		backendtest.Fails(t, "Start", b.Start(t.Context(), fakeID), tc.want)
 	}
 }
+
+// TestNetworkPruned verifies that a sandbox whose network was removed joins a new network, and that a missing network
+// never looks like a missing sandbox.
+func TestNetworkPruned(t *testing.T) {
+	t.Parallel()
+	for _, connects := range []bool{true, false} {
+		var made, connected, started atomic.Bool
+		b := newFake(t, map[string]http.HandlerFunc{
+			"GET /containers/" + fakeID + "/json": func(w http.ResponseWriter, r *http.Request) {
+				status := "exited"
+				if started.Load() {
+					status = "running"
+				}
+				answer(http.StatusOK, sandbox(status, bridgedLabels))(w, r)
+			},
+			"HEAD /containers/" + fakeID + "/archive": answer(http.StatusInternalServerError, ""),
+			"GET /info":     answer(http.StatusOK, "{}"),
+			"GET /networks": answer(http.StatusOK, "[]"),
+			"POST /networks/create": func(w http.ResponseWriter, r *http.Request) {
+				made.Store(true)
+				answer(http.StatusCreated, `{"Id":"n"}`)(w, r)
+			},
+			"POST /networks/workcell/disconnect": answer(http.StatusInternalServerError, `{"message":"not connected"}`),
+			"POST /networks/workcell/connect": func(http.ResponseWriter, *http.Request) {
+				connected.Store(made.Load() && connects)
+			},
+			"POST /containers/" + fakeID + "/start": func(w http.ResponseWriter, r *http.Request) {
+				if !connected.Load() {
+					answer(http.StatusNotFound, `{"message":"network n not found"}`)(w, r)
+					return
+				}
+				started.Store(true)
+				w.WriteHeader(http.StatusNoContent)
+			},
+			"POST /containers/create": answer(http.StatusInternalServerError, `{"message":"no helper"}`),
+		}, nil)
+		// The fake engine has no helper containers, so the network is never filtered.
+		backendtest.Fails(t, "Start", b.Start(t.Context(), fakeID), backend.ErrUnavailable)
+		if started.Load() != connects {
+			t.Errorf("connected %t: started %t", connects, started.Load())
+		}
+	}
+}

@@ -70,7 +70,16 @@ func (b *driver) Start(ctx context.Context, id string) error {
 		if err := errors.Join(b.Recover(ctx, res), b.awaitFork(ctx, res)); err != nil {
 			return err
 		}
-		if err := b.startContainer(ctx, id); err != nil {
+		err := b.startContainer(ctx, id)
+		if errors.Is(err, backend.ErrNotFound) && !b.isRemoved(ctx, id) {
+			if describeContainer(res).Network == backend.NetworkBridge {
+				err = b.rejoinNetwork(ctx, id)
+			}
+			if errors.Is(err, backend.ErrNotFound) { // must not look like a missing sandbox
+				err = fmt.Errorf("docker: a resource of the sandbox was removed: %v: %w", err, backend.ErrUnavailable)
+			}
+		}
+		if err != nil {
 			return err
 		}
 		if res, err = b.own(ctx, id); err != nil {
@@ -78,6 +87,26 @@ func (b *driver) Start(ctx context.Context, id string) error {
 		}
 	}
 	return b.guardNetwork(ctx, res)
+}
+
+// rejoinNetwork starts a sandbox whose network was removed, for example with docker network prune. The container refers
+// to the ID of the removed network, even if a new network has the same name.
+func (b *driver) rejoinNetwork(ctx context.Context, id string) error {
+	if err := b.ensureNetwork(ctx); err != nil {
+		return err
+	}
+	err := b.calls.Do(ctx, "disconnect network", func(ctx context.Context) error {
+		return b.api.NetworkDisconnect(ctx, networkName, id, true)
+	})
+	if err == nil || kit.Unexplained(err) { // the container may already be disconnected
+		err = b.calls.Do(ctx, "connect network", func(ctx context.Context) error {
+			return b.api.NetworkConnect(ctx, networkName, id, nil)
+		})
+	}
+	if err != nil {
+		return err
+	}
+	return b.startContainer(ctx, id)
 }
 
 // Stop kills the processes of a sandbox.
