@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,8 +27,8 @@ func Attach(file string) (*os.File, error) {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return nil, err
 	}
-	if d := find(&st); d != nil {
-		return d, nil
+	if d, err := find(&st); d != nil || err != nil {
+		return d, err
 	}
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
@@ -68,23 +69,38 @@ func attachFree(control int, f *os.File) (*os.File, error) {
 	return dev, nil
 }
 
-// find returns the file's existing device, or nil.
-func find(file *unix.Stat_t) *os.File {
+// find returns the file's existing device, or nil. It opens devices only for reading, because udev examines a device
+// after a writer closed it.
+func find(file *unix.Stat_t) (*os.File, error) {
 	bound, err := filepath.Glob("/sys/block/loop*/loop")
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	for _, b := range bound {
-		dev, err := os.OpenFile(filepath.Join("/dev", filepath.Base(filepath.Dir(b))), os.O_RDWR, 0)
-		if err != nil {
-			continue // released, or not visible to this process
+		dev, err := os.Open(filepath.Join("/dev", filepath.Base(filepath.Dir(b))))
+		var info *unix.LoopInfo64
+		if err == nil { // while the device is open, the backing file cannot change
+			info, err = unix.IoctlLoopGetStatus64(int(dev.Fd()))
 		}
-		// While the device is open, the backing file cannot change.
-		info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
 		if err == nil && info.Inode == file.Ino && info.Device == file.Dev && info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0 {
-			return dev
+			return dev, nil
 		}
-		_ = dev.Close() // only read
+		_ = dev.Close() // only read, or nil
+		// In other cases, the device is released, or belongs to another file.
+		if err != nil && backs(filepath.Join(b, "backing_file"), file) {
+			return nil, fmt.Errorf("opening the loop device of a mounted file: %w", err)
+		}
 	}
-	return nil
+	return nil, nil
+}
+
+// backs reports whether the path in a file of /sys belongs to the file.
+func backs(attribute string, file *unix.Stat_t) bool {
+	path, err := os.ReadFile(attribute)
+	if err != nil {
+		return false // released
+	}
+	var st unix.Stat_t
+	err = unix.Stat(strings.TrimSuffix(string(path), "\n"), &st)
+	return err == nil && st.Ino == file.Ino && st.Dev == file.Dev
 }

@@ -4,6 +4,7 @@ package sizedfs_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/internal/checktest"
 )
@@ -57,6 +59,34 @@ func use(t *testing.T, file string, size int64) {
 	if !setAside(t, file) {
 		t.Errorf("%d bytes: not all is set aside", size)
 	}
+	detached(t, file)
+}
+
+// TestHiddenDevice verifies that a file does not get a second device if its device is not accessible, and that another
+// Attach opens the device only for reading.
+func TestHiddenDevice(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "image")
+	must(t, errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, 1<<20)))
+	d, err := sizedfs.Attach(file)
+	must(t, err)
+	second, err := sizedfs.Attach(file)
+	must(t, err)
+	if flags, err := unix.FcntlInt(second.Fd(), unix.F_GETFL, 0); err != nil || flags&unix.O_ACCMODE != unix.O_RDONLY {
+		t.Errorf("opened with %#x, %v", flags, err)
+	}
+	must(t, host.OnThread(func() error {
+		err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount("/dev/null", d.Name(), "", unix.MS_BIND, ""))
+		if err != nil {
+			return err
+		}
+		if third, err := sizedfs.Attach(file); err == nil {
+			return fmt.Errorf("a second device: %s, %w", third.Name(), third.Close())
+		}
+		return nil
+	}))
+	must(t, errors.Join(second.Close(), d.Close()))
 	detached(t, file)
 }
 
