@@ -175,3 +175,13 @@ func TestNetworkPruned(t *testing.T) {
 		}
 	}
 }
+
+// TestEngineUpgraded verifies that an engine without support for the negotiated API version counts as unavailable.
+func TestEngineUpgraded(t *testing.T) {
+	t.Parallel()
+	b := newFake(t, map[string]http.HandlerFunc{"GET /containers/json": answer(http.StatusBadRequest,
+		`{"message":"client version 1.43 is too old. Minimum supported API version is 1.44, please upgrade your client"}`),
+	}, nil)
+	_, err := b.List(t.Context(), backend.Filter{})
+	backendtest.Fails(t, "List", err, backend.ErrUnavailable)
+}
