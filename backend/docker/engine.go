@@ -125,9 +125,10 @@ func goArch(machine string) string {
 
 // kernelNetwork reports whether a runtime's containers use the kernel's network stack. Only then, rules in their
 // network namespace apply. A separate network stack, for example in gVisor or a virtual machine, bypasses these rules.
+// NVIDIA's runtime calls runc.
 func kernelNetwork(runtime string) bool {
 	switch runtime {
-	case "", "runc", "crun", "youki", "io.containerd.runc.v2", "io.containerd.runtime.v1.linux":
+	case "", "runc", "crun", "youki", "nvidia", "io.containerd.runc.v2", "io.containerd.runtime.v1.linux":
 		return true
 	}
 	return false

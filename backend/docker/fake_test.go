@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -184,4 +185,17 @@ func TestEngineUpgraded(t *testing.T) {
 	}, nil)
 	_, err := b.List(t.Context(), backend.Filter{})
 	backendtest.Fails(t, "List", err, backend.ErrUnavailable)
+}
+
+// TestForeignNetworks verifies which default runtimes use the kernel's network stack.
+func TestForeignNetworks(t *testing.T) {
+	t.Parallel()
+	for runtime, bridged := range map[string]bool{"runc": true, "nvidia": true, "runsc": false, "kata": false} {
+		b := newFake(t, map[string]http.HandlerFunc{
+			"GET /info": answer(http.StatusOK, `{"DefaultRuntime":"`+runtime+`","Runtimes":{"`+runtime+`":{}}}`),
+		}, nil)
+		if got := slices.Contains(b.Capabilities().Networks, backend.NetworkBridge); got != bridged {
+			t.Errorf("%s: bridged %t, want %t", runtime, got, bridged)
+		}
+	}
 }
