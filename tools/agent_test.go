@@ -60,7 +60,8 @@ func TestAgentRun(t *testing.T) {
 	}})
 	checktest.Must(t, err)
 	want := tools.AgentResult{
-		Text: res.Text, Output: obj{"code": 3.0}, Model: model, FinishReason: "stop", Turns: 2, ToolCalls: 2, InputTokens: 20, OutputTokens: 6, CachedTokens: 8,
+		Text: res.Text, Output: obj{"code": 3.0}, Model: model, FinishReason: "stop", Turns: 2, ToolCalls: 2,
+		InputTokens: 20, OutputTokens: 6, CachedTokens: 8,
 		Evidence: res.Evidence,
 	}
 	if res.Response.Text() != res.Text {

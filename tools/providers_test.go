@@ -199,7 +199,8 @@ func TestTypedAnswerWithTools(t *testing.T) {
 				case "ollama":
 					used.Input, used.Output = 0, 0
 				}
-				if used.Requests != 2 || way == "agent" && (res.InputTokens != int(used.Input) || res.OutputTokens != int(used.Output)) {
+				if used.Requests != 2 || way == "agent" &&
+					(res.InputTokens != int(used.Input) || res.OutputTokens != int(used.Output)) {
 					t.Fatalf("%+v, want %+v", res, used)
 				}
 				for _, req := range f.Requests() {

@@ -30,7 +30,7 @@ func TestOutputsAndPatch(t *testing.T) {
 		{"exit 0", "succeeded", "", ""},
 		{"exit 3", "failed", "", "the command exited with code 3"},
 		{"head -c 3000000 /dev/zero > .gitignore", "failed", "", "cannot list the changes in the workspace: "},
-		{"echo e > .gitignore; mkdir e; cd e; seq 10001 | xargs touch", "failed", "", "output e: too large: the directory "},
+		{"echo e > .gitignore; mkdir e; cd e; seq 10001 | xargs touch", "failed", "", "cannot collect output e: too large"},
 		{"rm r.csv", "failed", "test.yaml:2:11", "missing outputs: r.csv not found in the workspace"},
 	} {
 		wf := parse(t, `id: w

@@ -54,7 +54,8 @@ func (f fakeTasks) Get(context.Context, *tasks.GetRequest, ...grpc.CallOption) (
 	return &tasks.GetResponse{Process: f.one}, f.err
 }
 
-func (f fakeTasks) List(context.Context, *tasks.ListTasksRequest, ...grpc.CallOption) (*tasks.ListTasksResponse, error) {
+func (f fakeTasks) List(context.Context, *tasks.ListTasksRequest,
+	...grpc.CallOption) (*tasks.ListTasksResponse, error) {
 	return &tasks.ListTasksResponse{Tasks: f.listed}, nil
 }
 

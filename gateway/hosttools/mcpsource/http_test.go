@@ -99,7 +99,7 @@ func newSite(t *testing.T, s *site) (hosttools.Source, *buffertest.Buffer) {
 	return source, log
 }
 
-// TestEndedSession verifies that a call in an ended session is executed once, in a new session, and that an ended session
+// TestEndedSession verifies that a call in an ended session is executed once in a new session, and that an ended session
 // is not counted as an exit of the server.
 func TestEndedSession(t *testing.T) {
 	t.Parallel()
