@@ -22,7 +22,7 @@ func TestForgetAmbiguousRun(t *testing.T) {
 	kept, err := a.RunFiles()
 	checktest.Must(t, err)
 	checktest.Must(t, kept.Save("run_aaaaaaaaaab", runfiles.Made{}))
-	if err := a.Forget(t.Context(), j, "run_aaaaaaaa"); err == nil || !strings.Contains(err.Error(), "matches 2 runs") {
+	if _, err := a.Forget(t.Context(), j, "run_aaaaaaaa"); err == nil || !strings.Contains(err.Error(), "matches 2 runs") {
 		t.Errorf("forget = %v", err)
 	}
 	if made, err := kept.Open("run_aaaaaaaaaab"); err != nil {

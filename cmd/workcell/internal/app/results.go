@@ -316,23 +316,23 @@ func (a *App) RunChanges(ctx context.Context, id string) (c Changes, err error) 
 	return c, err
 }
 
-// Forget deletes a finished run.
-func (a *App) Forget(ctx context.Context, j runstore.Store, id string) error {
+// Forget deletes a finished run and returns its id.
+func (a *App) Forget(ctx context.Context, j runstore.Store, id string) (string, error) {
 	r, err := FindRun(ctx, j, id)
 	if err != nil {
-		return err
+		return "", err
 	}
 	kept, err := a.RunFiles()
 	if err != nil {
-		return err
+		return "", err
 	}
 	if r.Finished.IsZero() {
-		return Fail(ExitConflict, fmt.Errorf("run %s has not finished", r.ID), "cancel it first: workcell runs cancel "+r.ID)
+		return "", Fail(ExitConflict, fmt.Errorf("run %s has not finished", r.ID), "cancel it first: workcell runs cancel "+r.ID)
 	}
 	if IsDetached(r) {
 		if err := a.dropFiles(ctx, r.ID); err != nil {
-			return err
+			return "", err
 		}
 	}
-	return errors.Join(kept.Remove(r.ID), j.Delete(ctx, r.ID))
+	return r.ID, errors.Join(kept.Remove(r.ID), j.Delete(ctx, r.ID))
 }

@@ -250,7 +250,11 @@ func newRunsRmCmd(a *command) *cobra.Command {
 		Args:    cobra.MinimumNArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) (err error) {
 			for _, id := range args {
-				err = errors.Join(err, a.Forget(ctx, j, id))
+				full, failed := a.Forget(ctx, j, id)
+				if failed == nil {
+					failed = a.PrintLines(full, full)
+				}
+				err = errors.Join(err, failed)
 			}
 			return err
 		}),

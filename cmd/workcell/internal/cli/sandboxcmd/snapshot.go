@@ -35,13 +35,17 @@ paused during the snapshot; if that is impossible, no snapshot is created. Snaps
 			switch {
 			case remove:
 				list, _, err := s.Snapshots(ctx)
-				if err == nil && !slices.ContainsFunc(list, func(snap backend.Snapshot) bool { return snap.Name == args[0] }) {
+				i := slices.IndexFunc(list, func(snap backend.Snapshot) bool { return snap.Name == args[0] })
+				if err == nil && i < 0 {
 					err = fmt.Errorf("snapshot %q %w", args[0], backend.ErrNotFound)
 				}
 				if err == nil {
 					err = s.RemoveSnapshot(ctx, args[0])
 				}
-				return noSnapshot(err)
+				if err != nil {
+					return noSnapshot(err)
+				}
+				return a.PrintLines(list[i], args[0])
 			case len(args) == 0:
 				return a.listSnapshots(ctx, s)
 			}
