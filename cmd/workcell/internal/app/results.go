@@ -160,7 +160,8 @@ func (h *Host) bringHome(home homecoming) error {
 	case n == 0:
 	case h.opts.Out != "":
 		err = h.PutOutputs(home.Outputs, h.opts.Out, home.before, h.opts.Force,
-			fmt.Sprintf("to overwrite files that differ, run: workcell runs get %s . %s --force", home.run, hint.Quote(h.opts.Out)))
+			fmt.Sprintf("to overwrite files that differ, run: workcell runs get %s . %s --force", home.run,
+				hint.Quote(h.opts.Out)))
 	default:
 		h.p.Line("%s collected; to list them, run: workcell runs files %s", Counted(n, "output"), home.run)
 	}
@@ -327,7 +328,8 @@ func (a *App) Forget(ctx context.Context, j runstore.Store, id string) (string, 
 		return "", err
 	}
 	if r.Finished.IsZero() {
-		return "", Fail(ExitConflict, fmt.Errorf("run %s has not finished", r.ID), "cancel it first: workcell runs cancel "+r.ID)
+		return "", Fail(ExitConflict, fmt.Errorf("run %s has not finished", r.ID),
+			"cancel it first: workcell runs cancel "+r.ID)
 	}
 	if IsDetached(r) {
 		if err := a.dropFiles(ctx, r.ID); err != nil {

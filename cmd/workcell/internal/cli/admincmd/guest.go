@@ -42,6 +42,9 @@ Workcell.`,
 			if output == "" {
 				return app.UsageError(errors.New("--output is required"), "for example --output guest.tar")
 			}
+			if _, ok := cli.TerminalWidth(a.Stdout); ok && output == "-" {
+				return app.UsageError(errors.New("--output - does not write an archive to a terminal"), "redirect standard output")
+			}
 			return a.writeGuestImage(output, ref, arch)
 		},
 	}
