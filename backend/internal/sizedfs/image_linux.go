@@ -38,6 +38,10 @@ func (s Spec) inodes() int64 { return s.Files + s.Files/100 + 32 }
 // journal is the minimum journal size, in blocks. The journal restores the file system after a crash of the host.
 const journal = 1024
 
+// features are the only features of a file system. The defaults of the host's mke2fs.conf may need a newer kernel.
+const features = "none,has_journal,ext_attr,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file," +
+	"dir_nlink,extra_isize,metadata_csum"
+
 // format runs mkfs.ext4.
 func format(ctx context.Context, f *os.File, path string, s Spec) error {
 	program, err := formatter()
@@ -51,7 +55,7 @@ func format(ctx context.Context, f *os.File, path string, s Spec) error {
 	extended := fmt.Sprintf("lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=%d:%d", s.UID, s.GID)
 	cmd := exec.CommandContext(ctx, program, "-q", "-F", "-t", "ext4", "-b", fmt.Sprint(block), "-m", "0",
 		"-N", fmt.Sprint(s.inodes()), "-I", fmt.Sprint(inodeBytes), "-J", fmt.Sprintf("size=%d", journal*block>>20),
-		"-O", "metadata_csum,^resize_inode", "-E", extended, path)
+		"-O", features, "-E", extended, path)
 	cmd.Env = []string{"PATH=/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL=C"}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		if ctx.Err() != nil {

@@ -62,6 +62,23 @@ func use(t *testing.T, file string, size int64) {
 	detached(t, file)
 }
 
+// TestFeatures verifies that a file system has no features other than the expected features.
+func TestFeatures(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "image")
+	must(t, sizedfs.Format(t.Context(), file, sizedfs.Spec{Bytes: 4 << 20, Files: 64}))
+	detached(t, file) // a mounted file system has another feature
+	out, err := exec.Command("/sbin/dumpe2fs", "-h", file).Output()
+	must(t, err)
+	_, after, _ := strings.Cut(string(out), "Filesystem features:")
+	line, _, _ := strings.Cut(after, "\n")
+	want := "has_journal ext_attr dir_index filetype extent 64bit flex_bg sparse_super large_file huge_file dir_nlink " +
+		"extra_isize metadata_csum"
+	if got := strings.TrimSpace(line); got != want {
+		t.Errorf("features %q, want %q", got, want)
+	}
+}
+
 // TestHiddenDevice verifies that a file does not get a second device if its device is not accessible, and that another
 // Attach opens the device only for reading.
 func TestHiddenDevice(t *testing.T) {
