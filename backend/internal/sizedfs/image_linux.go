@@ -39,8 +39,8 @@ func (s Spec) inodes() int64 { return s.Files + s.Files/100 + 32 }
 const journal = 1024
 
 // features are the only features of a file system. The defaults of the host's mke2fs.conf may need a newer kernel.
-const features = "none,has_journal,ext_attr,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file," +
-	"dir_nlink,extra_isize,metadata_csum"
+const features = "none,has_journal,ext_attr,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file," +
+	"huge_file,dir_nlink,extra_isize,metadata_csum"
 
 // format runs mkfs.ext4.
 func format(ctx context.Context, f *os.File, path string, s Spec) error {

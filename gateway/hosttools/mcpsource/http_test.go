@@ -208,7 +208,8 @@ func TestConstantCursor(t *testing.T) {
 func TestServerOfFirstRevision(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed} {
-		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		refuse := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
+		web := httptest.NewServer(http.HandlerFunc(refuse))
 		t.Cleanup(web.Close)
 		s := mcpsource.New(mcpsource.Server{Name: "site", URL: web.URL}, nil)
 		if _, err := s.Tools(t.Context()); err == nil || !strings.Contains(err.Error(), "2024-11-05 is not supported") {
