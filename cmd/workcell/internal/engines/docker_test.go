@@ -51,7 +51,7 @@ func TestDockerOptions(t *testing.T) {
 			continue
 		}
 		if opts.Host != tc.host || opts.TLS != nil || opts.ConfigDir != dir {
-			t.Errorf("%s: host %q, TLS %v, config %q; want host %q", tc.name, opts.Host, opts.TLS, opts.ConfigDir, tc.host)
+			t.Errorf("%s: %q, TLS %v, config %q, want %q", tc.name, opts.Host, opts.TLS, opts.ConfigDir, tc.host)
 		}
 	}
 	_, err := Set{Env: environ.Of(map[string]string{"DOCKER_CONFIG": dir, "DOCKER_CONTEXT": "gone"})}.dockerOptions()
