@@ -112,7 +112,7 @@ func state(s container.ContainerState) backend.State {
 		return backend.StateRunning
 	case container.StatePaused:
 		return backend.StatePaused
-	case container.StateRemoving, container.StateDead: // the removal of a dead container failed
+	case container.StateRemoving:
 		return backend.StateGone
 	}
 	return backend.StateStopped
