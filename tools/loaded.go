@@ -3,6 +3,7 @@ package tools
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/core/api"
+	"github.com/firebase/genkit/go/core/logger"
 
 	"github.com/workcell-dev/workcell/frontmatter"
 )
@@ -38,9 +40,10 @@ func (a *registryProbe) Register(r api.Registry) {
 	a.plugin.toolbox().registry.Store(&r)
 }
 
-// checkLoaded panics if Genkit itself loaded a prompt with a sandbox, or possibly with one, because the file is not in
-// the directory. Genkit ignores `sandbox:`, so the agent would run without a sandbox. The check runs once, right after
-// Genkit loaded the prompts.
+// checkLoaded panics if Genkit itself loaded a prompt with a sandbox from a directory. Genkit ignores `sandbox:`, so
+// the agent would run without a sandbox. checkLoaded only logs prompts it cannot check. A panic would end programs with
+// embedded prompts, even without a sandbox, but only outside of their source directory. The check runs once, right
+// after Genkit loaded the prompts.
 func (p *Plugin) checkLoaded() {
 	r := p.registry.Load()
 	if r == nil {
@@ -50,13 +53,19 @@ func (p *Plugin) checkLoaded() {
 	if !loaded || !p.registry.CompareAndSwap(r, nil) {
 		return
 	}
-	if errs := unsafePrompts(*r, dir); len(errs) > 0 {
+	errs, unknown := unsafePrompts(*r, dir)
+	if len(errs) > 0 {
 		panic(fmt.Sprintf("tools: %v", errors.Join(errs...)))
+	}
+	if len(unknown) > 0 {
+		cmp.Or(p.Logger, logger.FromContext(context.Background())).Warn("Genkit ignores `sandbox:` in prompts of this file "+
+			"system; wrap it, for example genkit.WithPromptFS(tools.PromptFS(fsys))", "prompts", unknown)
 	}
 }
 
-// unsafePrompts returns errors for the prompts Genkit itself loaded from dir, and for prompts from other file systems.
-func unsafePrompts(r api.Registry, dir string) (errs []error) {
+// unsafePrompts returns errors for the prompts Genkit itself loaded from dir, and the names of the prompts from other
+// file systems.
+func unsafePrompts(r api.Registry, dir string) (errs []error, unknown []string) {
 	templates := map[string]string{} // by name; only prompts without the sandbox middleware
 	for _, a := range r.ListActions() {
 		desc := a.Desc()
@@ -69,7 +78,7 @@ func unsafePrompts(r api.Registry, dir string) (errs []error) {
 		templates[desc.Name] = template
 	}
 	if len(templates) == 0 {
-		return nil
+		return nil, nil
 	}
 	// If the directory is unreadable, Genkit read no prompts from it either.
 	_ = filepath.WalkDir(cmp.Or(dir, "prompts"), func(file string, d fs.DirEntry, err error) error {
@@ -90,11 +99,7 @@ func unsafePrompts(r api.Registry, dir string) (errs []error) {
 		}
 		return nil
 	})
-	for _, name := range slices.Sorted(maps.Keys(templates)) {
-		errs = append(errs, fmt.Errorf("the prompt %q comes from a file system that ignores `sandbox:`; wrap it, for "+
-			"example genkit.WithPromptFS(tools.PromptFS(fsys))", name))
-	}
-	return errs
+	return errs, slices.Sorted(maps.Keys(templates))
 }
 
 // usesSandbox reports whether use contains the sandbox middleware.
