@@ -58,7 +58,7 @@ func (p *Plugin) checkLoaded() {
 		panic(fmt.Sprintf("tools: %v", errors.Join(errs...)))
 	}
 	if len(unknown) > 0 {
-		cmp.Or(p.Logger, logger.FromContext(context.Background())).Warn("Genkit ignores `sandbox:` in prompts of this file "+
+		cmp.Or(p.Logger, logger.FromContext(context.Background())).Error("Genkit ignores `sandbox:` in prompts of this file "+
 			"system; wrap it, for example genkit.WithPromptFS(tools.PromptFS(fsys))", "prompts", unknown)
 	}
 }
@@ -81,7 +81,9 @@ func unsafePrompts(r api.Registry, dir string) (errs []error, unknown []string) 
 		return nil, nil
 	}
 	// If the directory is unreadable, Genkit read no prompts from it either.
-	_ = filepath.WalkDir(cmp.Or(dir, "prompts"), func(file string, d fs.DirEntry, err error) error {
+	dir = cmp.Or(dir, "prompts")
+	_ = fs.WalkDir(os.DirFS(dir), ".", func(file string, d fs.DirEntry, err error) error { // dir may be a link
+		file = filepath.Join(dir, file)
 		template, found := templates[promptName(file)]
 		if err != nil || d.IsDir() || !found || !isPrompt(filepath.Base(file)) {
 			return nil
