@@ -89,9 +89,13 @@ func trouble(begin time.Time, pod *corev1.Pod, image string) error {
 			switch w.Reason {
 			case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
 				"RegistryUnavailable":
-				if busy := registryBusy(w.Message); busy && time.Since(begin) < pullRetries {
+				busy := registryBusy(w.Message)
+				unclear := strings.Contains(w.Message, "timeout") || // kubelets before 1.32 omit the reason of a pause:
+					w.Reason == "ImagePullBackOff" && !strings.Contains(w.Message, ": ")
+				switch {
+				case (busy || unclear) && time.Since(begin) < pullRetries:
 					continue
-				} else if busy {
+				case busy:
 					return fmt.Errorf("kubernetes: the node cannot pull image %s yet: %s: %w",
 						named(&s, image), unpulled(w), backend.ErrUnavailable)
 				}
@@ -122,7 +126,7 @@ const pullRetries = 2 * time.Minute
 // overloaded. It does not match refused connections, because the address may be wrong.
 func registryBusy(message string) bool {
 	return slices.ContainsFunc([]string{
-		"QPS exceeded", "429 Too Many", "toomanyrequests", "502 Bad Gateway", "503 Service", "504 Gateway", "timeout",
+		"QPS exceeded", "429 Too Many", "toomanyrequests", "502 Bad Gateway", "503 Service", "504 Gateway",
 	}, func(text string) bool { return strings.Contains(message, text) })
 }
 

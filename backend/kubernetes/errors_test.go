@@ -65,15 +65,19 @@ func TestRejections(t *testing.T) {
 // longer is an outage.
 func TestBusyRegistry(t *testing.T) {
 	t.Parallel()
-	for _, message := range []string{
-		"pull QPS exceeded", "unexpected status from HEAD request to https://r.test/v2/a/manifests/1: 429 Too Many Requests",
-		"toomanyrequests: You have reached your pull rate limit", "unexpected status: 503 Service Unavailable",
-		`Get "https://r.test/v2/": net/http: TLS handshake timeout`, "dial tcp 192.0.2.1:443: i/o timeout",
+	for message, want := range map[string]error{
+		"pull QPS exceeded": backend.ErrUnavailable,
+		"unexpected status from HEAD request to https://r.test/v2/a/manifests/1: 429 Too Many Requests": backend.ErrUnavailable,
+		"toomanyrequests: You have reached your pull rate limit":                                        backend.ErrUnavailable,
+		"unexpected status: 503 Service Unavailable":                                                    backend.ErrUnavailable,
+		`Get "https://r.test/v2/": net/http: TLS handshake timeout`:                                     backend.ErrImage,
+		"dial tcp 192.0.2.1:443: i/o timeout":                                                           backend.ErrImage,
+		`Back-off pulling image "r.test:5000/a:1"`:                                                      backend.ErrImage,
 	} {
-		pod := podWaiting("ErrImagePull", message)
+		pod := podWaiting("ImagePullBackOff", message)
 		now, late := trouble(time.Now(), pod, "a:1"), trouble(time.Now().Add(-2*pullRetries), pod, "a:1")
-		if now != nil || !errors.Is(late, backend.ErrUnavailable) || !strings.Contains(fmt.Sprint(late), message) {
-			t.Errorf("%v, later %v", now, late)
+		if now != nil || !errors.Is(late, want) || !strings.Contains(fmt.Sprint(late), message) {
+			t.Errorf("%v, later %v, want %v", now, late, want)
 		}
 	}
 }
