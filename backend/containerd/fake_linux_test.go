@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -98,7 +99,11 @@ func TestSlowShim(t *testing.T) {
 		api, err := ctrd.New("", ctrd.WithServices(ctrd.WithContainerStore(store), ctrd.WithTaskClient(tc.tasks)))
 		checktest.Must(t, err)
 		b := fakeDriver(api)
-		list, lerr := b.List(t.Context(), backend.Filter{})
+		all, err := b.List(t.Context(), backend.Filter{})
+		if want := cmp.Or(tc.want, backend.StateRunning); err != nil || all[0].State != want {
+			t.Errorf("%s: all: %+v, %v, want %s", name, all, err, want)
+		}
+		list, lerr := b.List(t.Context(), backend.Filter{SessionID: "session"})
 		info, gerr := b.Get(t.Context(), r.name())
 		_, _, rerr := b.running(t.Context(), r.name())
 		if tc.want == "" {

@@ -63,8 +63,12 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 		p := procs[r.id]
 		if p.GetStatus() == apitask.Status_UNKNOWN && r.started() { // without a task, or with a slow shim
 			p, err = b.task(ctx, r.id)
-			if err != nil && !errors.Is(err, backend.ErrNotFound) {
+			switch {
+			case err == nil || errors.Is(err, backend.ErrNotFound):
+			case filter.SessionID != "":
 				return nil, err
+			default: // one slow shim must not hide the other sandboxes
+				p = &apitask.Process{ID: r.id, Status: apitask.Status_RUNNING}
 			}
 		}
 		infos = append(infos, b.describe(r, p))
