@@ -65,7 +65,7 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 		return m, err
 	}
 	globs := rules.Globs(want)
-	var unreadable error // has priority, because these outputs can be collected after a repair
+	var tooLarge error // other errors have priority, because these outputs can be collected after a repair
 	if box != nil {
 		found, omitted, readErr := box.ReadTree(ctx, globs.Enter, globs.Match)
 		if readErr != nil {
@@ -80,17 +80,16 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 			case !lost(o.Path):
 				m.Unread = append(m.Unread, o.Path)
 			case sandbox.Repairable(o.Reason):
-				unreadable = errors.Join(unreadable, fmt.Errorf("cannot collect output %s: %s", o.Path, o.Reason))
+				err = errors.Join(err, fmt.Errorf("cannot collect output %s: %s", o.Path, o.Reason))
 			default:
-				err = errors.Join(err, fmt.Errorf("cannot collect output %s: %w: %s", o.Path, backend.ErrTooLarge,
-					o.Reason))
+				tooLarge = errors.Join(tooLarge, fmt.Errorf("cannot collect output %s: %w: %s", o.Path,
+					backend.ErrTooLarge, o.Reason))
 			}
 		}
 	}
 	first, missing, optional := globs.Missing(slices.Collect(maps.Keys(m.Outputs)))
 	m.Missing = optional
-	err = cmp.Or(unreadable, err)
-	if err == nil && len(missing) > 0 {
+	if err = cmp.Or(err, tooLarge); err == nil && len(missing) > 0 {
 		err = &MissingError{First: first, Outputs: missing, NoSandbox: box == nil}
 	}
 	return m, err
