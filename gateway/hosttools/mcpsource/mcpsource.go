@@ -362,7 +362,12 @@ func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 		p.stop()
 		if refused := (*jsonrpc.Error)(nil); version == legacy && errors.As(err, &refused) {
 			s.modern = true
-			return s.start(ctx)
+			cs, again := s.start(ctx)
+			if again != nil {
+				s.modern = false
+				return nil, errors.Join(again, err)
+			}
+			return cs, nil
 		}
 		return nil, s.unavailable("it does not answer as an MCP server", p.why(err))
 	}
