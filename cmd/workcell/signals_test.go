@@ -131,28 +131,20 @@ func TestSignalWhileReading(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "flow.yaml")
 	checktest.Must(t, os.WriteFile(path, []byte("id: flow\nsteps: [{id: a, type: end}]\n"), 0o600))
 	for _, args := range [][]string{{"run", path, "--input-file", "-"}, {"tools", "call", "shop.stock", "-"}} {
-		cmd := workcell(t, args...)
-		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "WORKCELL_STATE_DIR=" + t.TempDir()}
-		stderr := &buffertest.Buffer{}
-		cmd.Stderr = stderr
-		stdin, err := cmd.StdinPipe()
-		checktest.Must(t, err)
-		defer stdin.Close()
-		checktest.Must(t, cmd.Start())
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
-		for done := false; !done; { // until the command catches signals
-			select {
-			case <-ended:
-				done = true
-			case <-time.After(100 * time.Millisecond):
-				if !strings.Contains(stderr.String(), "shutting down") {
-					checktest.Must(t, cmd.Process.Signal(syscall.SIGTERM))
-				}
-			}
+		code, text := -1, ""
+		for wait := 100 * time.Millisecond; code == -1; wait *= 2 { // until the command catches signals
+			cmd, stderr := workcell(t, args...), &buffertest.Buffer{}
+			cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "WORKCELL_STATE_DIR=" + t.TempDir()}
+			cmd.Stderr = stderr
+			_, err := cmd.StdinPipe() // open until Wait
+			checktest.Must(t, errors.Join(err, cmd.Start()))
+			time.Sleep(wait)
+			checktest.Must(t, cmd.Process.Signal(syscall.SIGTERM))
+			_ = cmd.Wait() // the code is enough
+			code, text = cmd.ProcessState.ExitCode(), stderr.String()
 		}
-		if code := cmd.ProcessState.ExitCode(); code != 143 {
-			t.Errorf("%v: exit code %d: %s", args, code, stderr.String())
+		if code != 143 {
+			t.Errorf("%v: exit code %d: %s", args, code, text)
 		}
 	}
 }

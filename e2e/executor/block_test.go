@@ -112,7 +112,7 @@ func follow(block, program string) string {
 		"import (\n", "import (\n"+imports,
 		"\tg := genkit.Init", code["3"]+"\tg := genkit.Init",
 		"WithPlugins(", "WithPlugins(sandboxes, ",
-		"\t\tai.WithPrompt", "\t"+code["5"]+"\t\tai.WithPrompt",
+		"\t\tai.WithPrompt", "\t"+code["6"]+"\t\tai.WithPrompt",
 	).Replace(program)
 }
 
