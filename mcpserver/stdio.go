@@ -92,8 +92,9 @@ type lineConn struct {
 	closed   chan struct{}
 	once     sync.Once
 
-	mu       sync.Mutex // serializes writers and guards underWay
+	writing  sync.Mutex // serializes writers, which may block forever
 	out      io.Writer
+	mu       sync.Mutex // guards underWay
 	underWay map[jsonrpc.ID]*unanswered
 }
 
@@ -284,8 +285,8 @@ func (c *lineConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 }
 
 func (c *lineConn) send(line []byte) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.writing.Lock()
+	defer c.writing.Unlock()
 	_, err := c.out.Write(append(line, '\n'))
 	return err
 }
