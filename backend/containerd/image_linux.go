@@ -111,8 +111,10 @@ func (b *driver) unpack(ctx context.Context, found images.Image, img *image) err
 	}
 	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
 	defer cancel()
+	if _, err := b.api.SnapshotService(b.engine.snapshotter).Stat(cctx, img.chain); err == nil {
+		return nil // without a lease, which a killed process would leave
+	}
 	err := b.leased(cctx, b.opts.PullTimeout, func(ctx context.Context) error {
-		// For unpacked layers, Unpack only protects the snapshot from the garbage collector.
 		return ctrd.NewImage(b.api, found).Unpack(ctx, b.engine.snapshotter)
 	})
 	err = b.calls.Fail(ctx, "unpack image", err)
