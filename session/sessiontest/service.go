@@ -289,7 +289,7 @@ func extendExec(t *testing.T, s *session.Session) {
 		}
 	}
 	for by, want := range map[time.Duration]error{time.Second: backend.ErrNotFound, 0: backend.ErrInvalid} {
-		if err := s.Command("nobody").Extend(t.Context(), by); !errors.Is(err, want) {
+		if err := s.Command("unknown").Extend(t.Context(), by); !errors.Is(err, want) {
 			t.Errorf("an unknown command, %v more: %v, want %v", by, err, want)
 		}
 	}
