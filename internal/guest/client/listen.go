@@ -115,7 +115,7 @@ func (l *Listener) park() {
 }
 
 func (l *Listener) accept() (*Peer, error) {
-	k, err := l.conn.open(l.ctx, wire.OpAccept, wire.AcceptRequest{Name: l.name})
+	k, err := l.conn.open(l.ctx, wire.OpAccept, wire.AcceptRequest{Name: l.name, Listen: l.call.st.StreamID()})
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ func (s *Server) handleAccept(r *request, req *wire.AcceptRequest) error {
 	if sv == nil {
 		return wire.Errorf(wire.CodeUnsupported, "unknown service %.40q", req.Name)
 	}
-	o := sv.park(r.mux)
+	o := sv.park(r.mux, req.Listen)
 	if o == nil {
 		return notListening(req.Name)
 	}

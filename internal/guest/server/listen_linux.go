@@ -44,6 +44,7 @@ type service struct {
 type ownership struct {
 	sv     *service
 	mux    *yamux.Session
+	stream uint32         // ID of the stream with the host's request
 	over   chan struct{}  // closed when the ownership has ended
 	parked sync.WaitGroup // requests waiting for a connection; added with the service's mu held
 }
@@ -249,8 +250,8 @@ func (sv *service) close() {
 }
 
 // own makes a host the owner of new connections, replaces the previous host, and returns the address for commands.
-func (sv *service) own(mux *yamux.Session, req *wire.ListenRequest) (*ownership, string, error) {
-	o := &ownership{sv: sv, mux: mux, over: make(chan struct{})}
+func (sv *service) own(r *request, req *wire.ListenRequest) (*ownership, string, error) {
+	o := &ownership{sv: sv, mux: r.mux, stream: r.StreamID(), over: make(chan struct{})}
 	sv.mu.Lock()
 	var err error
 	if sv.ln == nil {
@@ -270,15 +271,17 @@ func (sv *service) own(mux *yamux.Session, req *wire.ListenRequest) (*ownership,
 	return o, sv.ln.Addr().String(), nil
 }
 
-// park registers a host's request for a connection. If the host does not own the service, park returns nil.
-func (sv *service) park(mux *yamux.Session) *ownership {
+// park registers a host's request for a connection. If the host does not own the service, or the request is a late one
+// of an earlier listener of the host, park returns nil.
+func (sv *service) park(mux *yamux.Session, listen uint32) *ownership {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
-	if sv.owner == nil || sv.owner.mux != mux || closed(sv.owner.over) {
+	o := sv.owner
+	if o == nil || o.mux != mux || listen != 0 && listen != o.stream || closed(o.over) {
 		return nil
 	}
-	sv.owner.parked.Add(1)
-	return sv.owner
+	o.parked.Add(1)
+	return o
 }
 
 // checkServices rejects unknown service names.
@@ -302,7 +305,7 @@ func (s *Server) handleListen(r *request, req *wire.ListenRequest) error {
 	case req.WaitMillis < 1 || req.WaitMillis > wire.MaxConnWait:
 		return wire.Errorf(wire.CodeInvalid, "wait_ms is %d, it must be 1 to %d", req.WaitMillis, wire.MaxConnWait)
 	}
-	o, address, err := sv.own(r.mux, req)
+	o, address, err := sv.own(r, req)
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,9 @@ type ListenResult struct {
 // AcceptRequest waits for a connection to a service for which the same host listens.
 type AcceptRequest struct {
 	Name string `json:"name"`
+	// Listen is the ID of the stream with the host's ListenRequest. Zero means the latest one; hosts before November 2026
+	// send no ID.
+	Listen uint32 `json:"listen,omitempty"`
 }
 
 // DialRequest connects to a TCP port on which a process in the sandbox listens.
