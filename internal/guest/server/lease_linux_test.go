@@ -15,13 +15,14 @@ import (
 // TestOrphanTimeout verifies that a guest agent without a host exits after the timeout, but not while a command is
 // running. Background processes count as commands, unless the sandbox is ephemeral.
 func TestOrphanTimeout(t *testing.T) {
-	const left = `setsid sh -c "sleep 6; touch done" >/dev/null 2>&1 </dev/null &`
+	const wait = "until [ -e go ]; do sleep 0.1; done; "
+	const left = `setsid sh -c "` + wait + `sleep 6; touch done" >/dev/null 2>&1 </dev/null &`
 	for name, test := range map[string]struct {
 		script    string
 		ephemeral bool
 		done      bool // before the guest agent exits
 	}{
-		"command":                    {"sleep 3; touch done", true, true},
+		"command":                    {wait + "sleep 3; touch done", true, true},
 		"background process":         {left, false, true},
 		"background of a gone owner": {left, true, false},
 	} {
@@ -60,6 +61,7 @@ func TestOrphanTimeout(t *testing.T) {
 				t.Error("it ended under its host")
 			default:
 			}
+			must(t, os.WriteFile(filepath.Join(dir, "go"), nil, 0o644))
 			must(t, c.Close())
 			<-ended
 			if _, err := os.Stat(filepath.Join(dir, "done")); (err == nil) != test.done {
