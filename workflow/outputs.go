@@ -61,11 +61,10 @@ func (r *run) collectResults(ctx context.Context) {
 }
 
 // isStranded reports whether a resumed run could collect the results after collecting failed with err. It could not if
-// the outputs were never created or are too large, or if the sandbox is lost.
+// the outputs were never created or are too large, or if the sandbox is lost. The error may have several causes.
 func isStranded(err error) bool {
 	var e *Error
-	tooLarge := errors.Is(err, backend.ErrTooLarge) && !outage(err, false) // the error may have several causes
-	permanent := errors.Is(err, backend.ErrLost) || tooLarge
+	permanent := errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrTooLarge) && !outage(err, false)
 	return err != nil && !permanent && (!errors.As(err, &e) || e.Code != codeOutputs)
 }
 

@@ -43,9 +43,7 @@ func (s *Server) makeHome(env []string) {
 	if s.home == s.cfg.Workdir || !slices.Contains(env, "HOME="+s.home) || exists(s.home) && exists(ignore) {
 		return
 	}
-	if os.MkdirAll(s.home, 0o755) != nil { //nolint:gosec // as the workspace
-		return
-	}
+	_ = os.MkdirAll(s.home, 0o755)                                                          //nolint:gosec // as the workspace
 	f, err := os.OpenFile(ignore, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644) //nolint:gosec // not secret
 	if err == nil {
 		_, _ = f.WriteString("*\n") // the directory is usable without it

@@ -15,14 +15,14 @@ import (
 // TestOrphanTimeout verifies that a guest agent without a host exits after the timeout, but not while a command is
 // running. Background processes count as commands, unless the sandbox is ephemeral.
 func TestOrphanTimeout(t *testing.T) {
-	const wait = "until [ -e go ]; do sleep 0.1; done; "
-	const left = `setsid sh -c "` + wait + `sleep 6; touch done" >/dev/null 2>&1 </dev/null &`
+	const held = "until [ -e go ]; do sleep 0.1; done; sleep "
+	const left = `setsid sh -c "` + held + `6; touch done" >/dev/null 2>&1 </dev/null &`
 	for name, test := range map[string]struct {
 		script    string
 		ephemeral bool
 		done      bool // before the guest agent exits
 	}{
-		"command":                    {wait + "sleep 3; touch done", true, true},
+		"command":                    {held + "3; touch done", true, true},
 		"background process":         {left, false, true},
 		"background of a gone owner": {left, true, false},
 	} {
@@ -34,11 +34,7 @@ func TestOrphanTimeout(t *testing.T) {
 			s, err := server.New(server.Config{Workdir: dir, OrphanTimeout: timeout, Ephemeral: test.ephemeral,
 				Orphaned: func() { close(ended) }})
 			must(t, err)
-			t.Cleanup(func() {
-				if err := s.Close(); err != nil {
-					t.Error(err)
-				}
-			})
+			t.Cleanup(func() { must(t, s.Close()) })
 			c := connect(t, s)
 			sh := func(id, script string) *wire.RunResult {
 				t.Helper()

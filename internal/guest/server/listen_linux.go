@@ -276,12 +276,11 @@ func (sv *service) own(r *request, req *wire.ListenRequest) (*ownership, string,
 func (sv *service) park(mux *yamux.Session, listen uint32) *ownership {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
-	o := sv.owner
-	if o == nil || o.mux != mux || listen != 0 && listen != o.stream || closed(o.over) {
-		return nil
+	if o := sv.owner; o != nil && o.mux == mux && (listen == 0 || listen == o.stream) && !closed(o.over) {
+		o.parked.Add(1)
+		return o
 	}
-	o.parked.Add(1)
-	return o
+	return nil
 }
 
 // checkServices rejects unknown service names.
