@@ -44,7 +44,7 @@ func (s *Server) makeHome(env []string) {
 		return
 	}
 	_ = os.MkdirAll(s.home, 0o755)                                                          //nolint:gosec // as the workspace
-	f, err := os.OpenFile(ignore, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644) //nolint:gosec // not secret
+	f, err := os.OpenFile(ignore, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644) //nolint:gosec // public
 	if err == nil {
 		_, _ = f.WriteString("*\n") // the directory is usable without it
 		_ = f.Close()
