@@ -43,7 +43,7 @@ func (s *Server) makeHome(env []string) {
 	if s.home == s.cfg.Workdir || !slices.Contains(env, "HOME="+s.home) || exists(s.home) && exists(ignore) {
 		return
 	}
-	_ = os.MkdirAll(s.home, 0o755)                                                          //nolint:gosec // as the workspace
+	_ = os.MkdirAll(s.home, 0o755)                                                          //nolint:gosec // public
 	f, err := os.OpenFile(ignore, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644) //nolint:gosec // public
 	if err == nil {
 		_, _ = f.WriteString("*\n") // the directory is usable without it
