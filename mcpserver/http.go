@@ -174,6 +174,9 @@ func ServeUnready(ctx context.Context, l net.Listener, opts *HTTPOptions) error 
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = srv.Shutdown(ctx) // a probe in progress gets its answer
 		return srv.Close()
 	}
 }
