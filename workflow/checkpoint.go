@@ -224,7 +224,7 @@ func (r *run) reopen(ctx context.Context, name string) (*session.Session, error)
 	}
 	s, created, err := r.openAsIs(ctx, r.scope().Key(name), req)
 	if err == nil && created {
-		err = errors.Join(fmt.Errorf("its files are lost: %w", backend.ErrLost), s.Close(ctx))
+		return nil, errors.Join(fmt.Errorf("its files are lost: %w", backend.ErrLost), s.Close(ctx))
 	}
 	return s, err
 }

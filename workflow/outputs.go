@@ -81,9 +81,8 @@ func (r *run) collect(ctx context.Context) error {
 		return err
 	}
 	made, err := transfer.Collect(ctx, box, r.wf.outputs, r.workspace)
-	key := box.Key()
-	for tries := 0; errors.Is(err, backend.ErrLost) && tries < 3; tries++ { // the engine may still be stopping the sandbox
-		if box, err = r.reopen(ctx, key.Name); err == nil {
+	for n := 0; n < 3 && box != nil && errors.Is(err, backend.ErrLost); n++ { // the engine may still be stopping the sandbox
+		if box, err = r.reopen(ctx, box.Key().Name); err == nil {
 			made, err = transfer.Collect(ctx, box, r.wf.outputs, r.workspace)
 		}
 	}
