@@ -50,7 +50,8 @@ func classify(err error) error {
 // while the server or the namespace is new.
 func forbidden(text string) error {
 	switch {
-	case !strings.Contains(text, " is forbidden: ") || strings.Contains(text, `" cannot `): // a webhook or a missing verb
+	case !strings.Contains(text, " is forbidden: "), strings.Contains(text, `" cannot `), // a webhook or a missing verb
+		strings.Contains(text, "violates PodSecurity"):
 		return backend.ErrPermission
 	case strings.Contains(text, "error looking up service account"), strings.Contains(text, "at this time"),
 		strings.Contains(text, "not yet ready to handle request"):

@@ -49,7 +49,7 @@ func TestRejections(t *testing.T) {
 		"status unknown for quota: q, resources: pods":                                backend.ErrCapacity,
 		"error looking up service account n/default: serviceaccount not found":        backend.ErrUnavailable,
 		"not yet ready to handle request":                                             backend.ErrUnavailable,
-		`violates PodSecurity "restricted:latest": runAsNonRoot != true`:              backend.ErrInvalid,
+		`violates PodSecurity "restricted:latest": runAsNonRoot != true`:              backend.ErrPermission,
 		"maximum memory usage per Container is 1Gi, but limit is 2Gi":                 backend.ErrInvalid,
 	} {
 		if err := apierrors.NewForbidden(pods, "a", errors.New(text)); !errors.Is(classify(err), want) {
