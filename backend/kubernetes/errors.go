@@ -69,8 +69,8 @@ var errForeign = fmt.Errorf("%w: the response is not from the API server", backe
 var errRemoved = fmt.Errorf("kubernetes: the sandbox was removed while it was being created: %w", backend.ErrLost)
 
 // trouble returns the reason why a pod created at begin can never run, or nil if it may still run. For the time
-// crowded, it ignores a lack of nodes, because an autoscaler may add a node. It always ignores timeouts of a node,
-// because the kubelet retries.
+// crowded, it ignores a lack of nodes, because an autoscaler may add a node. It also ignores timeouts of a node for
+// a while, because the kubelet retries.
 func trouble(begin time.Time, pod *corev1.Pod, image string) error {
 	for _, c := range pod.Status.Conditions {
 		unplaced := c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse
@@ -103,7 +103,7 @@ func trouble(begin time.Time, pod *corev1.Pod, image string) error {
 				return fmt.Errorf("kubernetes: the node cannot pull image %s: %s: %w",
 					named(&s, image), unpulled(w), backend.ErrImage)
 			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
-				if timedOut(w.Message) {
+				if timedOut(w.Message) && time.Since(begin) < startRetries {
 					continue
 				}
 				return fmt.Errorf("kubernetes: the node cannot start the sandbox: %s: %s: %w",
@@ -119,6 +119,10 @@ func trouble(begin time.Time, pod *corev1.Pod, image string) error {
 	}
 	return nil
 }
+
+// startRetries is how long timeouts of a node are ignored. A kubelet waits two minutes for the container runtime. An
+// image can make each attempt time out.
+const startRetries = 6 * time.Minute
 
 // pullRetries is how long a busy registry is ignored, because the kubelet retries with growing pauses.
 const pullRetries = 2 * time.Minute
