@@ -288,18 +288,6 @@ func TestParseAcceptsOddFiles(t *testing.T) {
 	}
 }
 
-func TestParseConfig(t *testing.T) {
-	t.Parallel()
-	got, err := frontmatter.ParseConfig("config", []byte(`{"mode":"code","env":{"A":"b"},"limits":{"pids":19}}`))
-	want := &frontmatter.Sandbox{Mode: "code", Env: map[string]string{"A": "b"}, Limits: frontmatter.Limits{PIDs: 19}}
-	if diff := cmp.Diff(want, got); err != nil || diff != "" {
-		t.Errorf("ParseConfig: %v (-want +got):\n%s", err, diff)
-	}
-	if _, err := frontmatter.ParseConfig("config", []byte(`{"mode":"code","imgae":"x"}`)); err == nil || !strings.Contains(err.Error(), `did you mean "image"?`) {
-		t.Errorf("ParseConfig of an unknown key: %v", err)
-	}
-}
-
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	for want, s := range map[string]frontmatter.Sandbox{
