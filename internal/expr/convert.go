@@ -264,23 +264,8 @@ func Text(v any) string {
 
 // Describe returns the type of plain data for messages, for example "a string", "an int", or "null".
 func Describe(v any) string {
-	switch v.(type) {
-	case nil:
-		return "null"
-	case bool:
-		return "a bool"
-	case int64:
-		return "an int"
-	case float64:
-		return "a double"
-	case string:
-		return "a string"
-	case []any:
-		return "a list"
-	case map[string]any:
-		return "a map"
-	}
-	return fmt.Sprintf("%T", v)
+	t, _ := types.DefaultTypeAdapter.NativeToValue(v).Type().(*types.Type) // CEL has no other implementation
+	return string(kindOf(t))
 }
 
 func limitOf(err error) error {

@@ -104,8 +104,10 @@ func (e *Env) issue(src string, issues *cel.Issues) error {
 }
 
 // Kind returns the type of the result according to the type check.
-func (p *Program) Kind() Kind {
-	switch t := p.ast.OutputType(); t.Kind() {
+func (p *Program) Kind() Kind { return kindOf(p.ast.OutputType()) }
+
+func kindOf(t *types.Type) Kind {
+	switch t.Kind() {
 	case types.BoolKind:
 		return KindBool
 	case types.IntKind, types.UintKind:
