@@ -52,67 +52,54 @@ func (e *Env) Template(s string) (*Value, error) {
 // Tree compiles the data of a YAML node, with expressions in the strings. It follows aliases. It calls fail for each
 // problem; afterwards the value must not be used. The node must come from Format.Read of yamlnode.
 func (e *Env) Tree(n *yamlnode.Node, fail func(*yamlnode.Node, error)) *Value {
-	n = yamlnode.Follow(n)
-	switch n.Kind {
-	case yamlnode.Mapping:
-		object := map[string]*Value{}
-		for key, value := range yamlnode.Pairs(n) {
-			object[key.Value] = e.Tree(value, fail)
-		}
-		return &Value{object: object}
-	case yamlnode.List:
-		list := make([]*Value, len(n.Content))
-		for i, item := range n.Content {
-			list[i] = e.Tree(item, fail)
-		}
-		return &Value{list: list}
-	}
-	data := Data(n, fail)
-	text, ok := data.(string)
-	if !ok {
-		return &Value{constant: data}
-	}
-	v, err := e.At(n, 0).Template(text)
-	if err != nil {
-		fail(n, err)
-		return &Value{}
-	}
-	return v
+	return tree(n, fail, func(n *yamlnode.Node) (*Value, error) { return e.At(n, 0).Template(n.Value) })
 }
 
 // Data returns the data of a YAML node like Tree, but without expressions. Scalars are nil, a bool, a number, or text.
 // Dates are text.
 func Data(n *yamlnode.Node, fail func(*yamlnode.Node, error)) any {
+	v := tree(n, fail, func(n *yamlnode.Node) (*Value, error) { return &Value{constant: n.Value}, nil })
+	data, _ := v.Eval(context.Background(), nil) // without expressions, it cannot fail
+	return data
+}
+
+// tree converts a YAML node to a value. text converts the strings.
+func tree(n *yamlnode.Node, fail func(*yamlnode.Node, error), text func(*yamlnode.Node) (*Value, error)) *Value {
 	n = yamlnode.Follow(n)
 	switch n.Kind {
 	case yamlnode.Mapping:
-		out := map[string]any{}
+		object := map[string]*Value{}
 		for key, value := range yamlnode.Pairs(n) {
-			out[key.Value] = Data(value, fail)
+			object[key.Value] = tree(value, fail, text)
 		}
-		return out
+		return &Value{object: object}
 	case yamlnode.List:
-		out := make([]any, len(n.Content))
-		for i, child := range n.Content {
-			out[i] = Data(child, fail)
+		list := make([]*Value, len(n.Content))
+		for i, item := range n.Content {
+			list[i] = tree(item, fail, text)
 		}
-		return out
+		return &Value{list: list}
 	}
 	switch n.ShortTag() {
 	case "!!null":
-		return nil
+		return &Value{}
 	case "!!bool", "!!int", "!!float":
 		var v any
 		if n.Decode(&v) == nil {
 			if plain, err := Normalize(v, MaxBytes); err == nil {
-				return plain
+				return &Value{constant: plain}
 			}
 		}
 		fail(n, &Error{Place: Place{Node: n},
 			Msg: fmt.Sprintf("the number %s cannot be used, write it as text", sanitize.Clip(n.Value))})
-		return nil
+		return &Value{}
 	}
-	return n.Value
+	v, err := text(n)
+	if err != nil {
+		fail(n, err)
+		return &Value{}
+	}
+	return v
 }
 
 // Programs returns the expressions in the value. A nil value has none.
