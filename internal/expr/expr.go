@@ -99,7 +99,7 @@ func (e *Env) Within(steps uint64, most time.Duration) *Env {
 	return &Env{e.vars, e.cel, e.at, bounds{min(steps, costLimit), min(most, timeLimit)}}
 }
 
-// New returns an environment. If a name is used twice or is not an identifier, New returns an error.
+// New returns an environment. The names must be different and valid (IsIdent).
 func New(vars ...Var) (*Env, error) {
 	opts := []cel.EnvOption{
 		cel.OptionalTypes(),
@@ -111,12 +111,7 @@ func New(vars ...Var) (*Env, error) {
 		cel.ASTValidators(cel.ValidateRegexLiterals(), cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals()),
 	}
 	opts = append(opts, stringFunctions()...)
-	seen := map[string]bool{}
 	for _, v := range vars {
-		if seen[v.Name] || !IsIdent(v.Name) {
-			return nil, fmt.Errorf("variable %q: not an identifier, reserved, or declared twice", v.Name)
-		}
-		seen[v.Name] = true
 		t := cel.DynType
 		if v.Map {
 			t = cel.MapType(cel.StringType, cel.DynType)
