@@ -101,12 +101,6 @@ func (j *Journal) Close() error {
 	return nil
 }
 
-// Errors of entries in conflict with another process's entries.
-var (
-	errGap   = errors.New("the entry does not follow the run's last entry")
-	errTaken = errors.New("another process has resumed the run")
-)
-
 // For returns the journal for runs of an owner from Join of the database's session store. note is for the process
 // resuming these runs.
 func (j *Journal) For(owner, note string) workflow.Journal {
@@ -121,20 +115,18 @@ func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 	if err != nil {
 		return err
 	}
-	done, retried, err := j.appendPlain(ctx, e, data, part)
-	if done || err != nil {
+	query, args := j.statement(e, data, part)
+	added, retried := false, false
+	err = j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, again bool) error {
+		retried = again
+		tag, err := q.Exec(ctx, query, args...)
+		added = tag.RowsAffected() > 0
+		return err
+	})
+	if err != nil || added {
 		return err
 	}
-	err = j.appendChecked(ctx, e, data, part, &retried)
-	if errors.Is(err, errGap) || errors.Is(err, errTaken) || postgres.IsConflict(err) {
-		if retried {
-			if there, err := j.has(ctx, e, data); there || err != nil {
-				return err
-			}
-		}
-		return fmt.Errorf("entry %d of run %s: %w: %w", e.Seq, e.RunID, err, backend.ErrExists)
-	}
-	return err
+	return j.refusal(ctx, e, data, retried)
 }
 
 // Begin adds the first entry of a new run without an owner. In the same transaction it calls with, which may be called
@@ -164,33 +156,36 @@ VALUES ($1, $2, $3, $4, '', $5, $6) ON CONFLICT DO NOTHING`, e.RunID, e.Workflow
 	})
 }
 
-// appendPlain adds an entry with one round trip to the server. This works in the normal case, when the run is in the
-// expected state. If appendChecked would refuse the entry, appendPlain adds nothing. If an earlier attempt may have
-// added the entry and its answer was lost, retried is true.
-func (j *Journal) appendPlain(ctx context.Context, e workflow.Entry, data,
-	part string) (done, retried bool, err error) {
-	args, change, more := append([]any{e.RunID, e.Seq, data, j.owner}, runstore.Progress(e)...), progress, ""
+// statement returns the statement that adds an entry if the run is in the expected state, in one round trip to the
+// server. The first entry creates the run, and the last entry ends it.
+func (j *Journal) statement(e workflow.Entry, data, part string) (query string, args []any) {
+	args = []any{e.RunID, e.Seq, data, j.owner}
+	change, more, result := "", "", ""
 	switch e.Kind {
-	case workflow.EventStepStarted:
 	case workflow.EventStepProgress:
-		args, change = append(args[:4:4], e.Path, part), ""
+		args = append(args, e.Path, part)
 		more = `, part AS (INSERT INTO workcell.conversation SELECT id, $2, $5, $6 FROM locked)`
+	case workflow.EventStepStarted:
+		args, change = append(args, runstore.Progress(e)...), progress
 	case workflow.EventStepFinished:
-		args, more = append(args, e.Path), j.endConversation(`path = $14`)
-	default:
-		return false, false, nil
+		args, change = append(append(args, runstore.Progress(e)...), e.Path), progress
+		more = j.endConversation(`path = $14`)
+	case workflow.EventRunFinished:
+		args = append(append(args, runstore.Progress(e)...), e.Time, string(e.Outcome))
+		change = progress + `, finished = $14, outcome = $15`
+		more, result = j.endConversation(`true`), `pg_notify('`+channel+`', run)`
 	}
-	query := `
-WITH living AS (SELECT FROM workcell.owner WHERE id = $4 FOR KEY SHARE),
-locked AS (UPDATE workcell.run SET entries = $2` + change + ` WHERE id = $1 AND entries = $2 - 1
-	AND ($4 = '' OR owner = $4 AND EXISTS (SELECT FROM living)) RETURNING id)` + more
-	err = j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, again bool) error {
-		retried = again
-		tag, err := q.Exec(ctx, query+` INSERT INTO workcell.entry SELECT id, $2, $3 FROM locked`, args...)
-		done = tag.RowsAffected() > 0
-		return err
-	})
-	return done, retried, err
+	locked := `UPDATE workcell.run SET entries = $2` + change + ` WHERE id = $1 AND entries = $2 - 1
+	AND ($4 = '' OR owner = $4 AND EXISTS (SELECT FROM living))`
+	if e.Kind == workflow.EventRunStarted && e.Seq == 1 {
+		args = append(args, e.Workflow, e.Hash, e.Time, j.note)
+		locked = `INSERT INTO workcell.run (id, entries, owner, workflow, hash, started, note)
+	SELECT $1, $2, $4, $5, $6, $7, $8 WHERE $4 = '' OR EXISTS (SELECT FROM living) ON CONFLICT DO NOTHING`
+	}
+	return `WITH living AS (SELECT FROM workcell.owner WHERE id = $4 FOR KEY SHARE),
+locked AS (` + locked + ` RETURNING id)` + more + `,
+added AS (INSERT INTO workcell.entry SELECT id, $2, $3 FROM locked RETURNING run)
+SELECT ` + result + ` FROM added`, args
 }
 
 // progress changes a run by the parameters of runstore.Progress, which are 5 to 13.
@@ -215,86 +210,28 @@ trimmed AS (DELETE FROM workcell.transcript t USING size
 	WHERE t.run = size.run AND t.seq = size.seq AND size.bytes > ` + strconv.Itoa(runstore.MaxTranscripts) + `)`
 }
 
-// has reports whether exactly this entry exists.
-func (j *Journal) has(ctx context.Context, e workflow.Entry, data string) (there bool, err error) {
-	err = j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) error {
-		return q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.entry WHERE run = $1 AND seq = $2 AND data = $3)`,
-			e.RunID, e.Seq, data).Scan(&there)
+// refusal returns the reason why an entry was not added. If an earlier attempt may have added the entry, retried is true.
+func (j *Journal) refusal(ctx context.Context, e workflow.Entry, data string, retried bool) error {
+	var owner *string
+	var lives, has bool
+	err := j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) error {
+		return q.QueryRow(ctx, `SELECT (SELECT owner FROM workcell.run WHERE id = $1),
+	EXISTS (SELECT FROM workcell.owner WHERE id = $4),
+	EXISTS (SELECT FROM workcell.entry WHERE run = $1 AND seq = $2 AND data = $3)`,
+			e.RunID, e.Seq, data, j.owner).Scan(&owner, &lives, &has)
 	})
-	return there, err
-}
-
-// appendChecked adds an entry or returns the reason why it cannot. If an earlier attempt may have added the entry, it
-// sets retried.
-func (j *Journal) appendChecked(ctx context.Context, e workflow.Entry, data, part string, retried *bool) error {
-	return j.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, again bool) error {
-		if err := j.guard(ctx, tx); err != nil {
-			return err
-		}
-		*retried = *retried || again
-		if e.Kind == workflow.EventRunStarted && e.Seq == 1 {
-			if _, err := tx.Exec(ctx, `INSERT INTO workcell.run (id, workflow, hash, started, owner, note)
-VALUES ($1, $2, $3, $4, $5, $6)`, e.RunID, e.Workflow, e.Hash, e.Time, j.owner, j.note); err != nil {
-				return err
-			}
-		}
-		switch last, owner, err := lockRun(ctx, tx, e.RunID); {
-		case err != nil:
-			return err
-		case j.owner != "" && owner != j.owner:
-			return errTaken
-		case e.Seq != last+1:
-			return errGap
-		}
-		return j.insert(ctx, tx, e, data, part)
-	})
-}
-
-// guard returns an error if the owner is treated as dead. Without an owner, no verification is needed.
-func (j *Journal) guard(ctx context.Context, tx pgx.Tx) error {
-	if j.owner == "" {
-		return nil
+	why := "the entry does not follow the run's last entry"
+	switch {
+	case err != nil || retried && has:
+		return err
+	case j.owner != "" && !lives:
+		return fmt.Errorf("owner %s: %w", j.owner, postgres.ErrLeaseLost)
+	case owner == nil:
+		return fmt.Errorf("run %s: %w", e.RunID, backend.ErrNotFound)
+	case j.owner != "" && *owner != j.owner:
+		why = "another process has resumed the run"
 	}
-	return postgres.Guard(ctx, tx, []string{j.owner})
-}
-
-// lockRun locks a run until the transaction ends. It returns the number of its last entry and its owner.
-func lockRun(ctx context.Context, tx pgx.Tx, runID string) (last int64, owner string, err error) {
-	err = tx.QueryRow(ctx, `SELECT entries, owner FROM workcell.run WHERE id = $1 FOR UPDATE`, runID).Scan(&last, &owner)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = fmt.Errorf("run %s: %w", runID, backend.ErrNotFound)
-	}
-	return last, owner, err
-}
-
-// insert adds an entry to a locked run. The last entry ends the run. When an attempt has finished, insert deletes the
-// conversation or moves it to the kept ones. All statements are sent in one batch.
-func (j *Journal) insert(ctx context.Context, tx pgx.Tx, e workflow.Entry, data, part string) error {
-	batch := &pgx.Batch{}
-	batch.Queue(`INSERT INTO workcell.entry VALUES ($1, $2, $3)`, e.RunID, e.Seq, data)
-	args, change := []any{e.RunID, e.Seq}, ""
-	const locked = `WITH locked AS (SELECT $1::text AS id)`
-	switch e.Kind {
-	case workflow.EventStepProgress:
-		batch.Queue(`INSERT INTO workcell.conversation VALUES ($1, $2, $3, $4)`, e.RunID, e.Seq, e.Path, part)
-	case workflow.EventStepFinished:
-		batch.Queue(locked+j.endConversation(`path = $2`)+` SELECT`, e.RunID, e.Path)
-	case workflow.EventRunFinished:
-		batch.Queue(locked+j.endConversation(`true`)+` SELECT`, e.RunID)
-		batch.Queue(`SELECT pg_notify('`+channel+`', $1)`, e.RunID)
-	}
-	switch e.Kind {
-	case workflow.EventStepStarted, workflow.EventStepFinished, workflow.EventRunFinished:
-		var finished *time.Time
-		if e.Kind == workflow.EventRunFinished {
-			finished = &e.Time
-		}
-		args = append(append(args, finished, string(e.Outcome)), runstore.Progress(e)...)
-		change = `, finished = coalesce($3::timestamptz, finished),
-	outcome = coalesce(nullif($4::text, ''), outcome)` + progress
-	}
-	batch.Queue(`UPDATE workcell.run SET entries = $2`+change+` WHERE id = $1`, args...)
-	return tx.SendBatch(ctx, batch).Close()
+	return fmt.Errorf("entry %d of run %s: %s: %w", e.Seq, e.RunID, why, backend.ErrExists)
 }
 
 // Entries returns the entries of a run without the conversations of finished attempts. If the run is unknown, the error
@@ -353,13 +290,14 @@ func scanEntry(row pgx.CollectableRow) (e workflow.Entry, err error) {
 // has finished, Finish does nothing.
 func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error {
 	return j.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
-		last, _, err := lockRun(ctx, tx, runID)
-		if err != nil {
-			return err
-		}
+		var last int64
 		var ended bool
-		if err := tx.QueryRow(ctx, `SELECT finished IS NOT NULL FROM workcell.run WHERE id = $1`, runID).
-			Scan(&ended); err != nil || ended {
+		const state = `SELECT entries, finished IS NOT NULL FROM workcell.run WHERE id = $1 FOR UPDATE`
+		err := tx.QueryRow(ctx, state, runID).Scan(&last, &ended)
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = fmt.Errorf("run %s: %w", runID, backend.ErrNotFound)
+		}
+		if err != nil || ended {
 			return err
 		}
 		e := workflow.Entry{RunID: runID, Seq: last + 1, Time: time.Now().UTC(), Kind: workflow.EventRunFinished,
@@ -368,7 +306,9 @@ func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Out
 		if err != nil {
 			return err
 		}
-		return j.insert(ctx, tx, e, data, "")
+		query, args := (&Journal{Transcripts: j.Transcripts}).statement(e, data, "") // regardless of the owner
+		_, err = tx.Exec(ctx, query, args...)
+		return err
 	})
 }
 

@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/checktest"
+	server "github.com/workcell-dev/workcell/internal/postgres"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/session/record/postgres"
@@ -82,4 +84,26 @@ func TestWatch(t *testing.T) {
 	look(func(r runstore.Run) bool { return r.Owner == "other" && !r.Cancel })
 	checktest.Must(t, here.Finish(t.Context(), "run_1", workflow.Cancelled, nil))
 	look(func(r runstore.Run) bool { return !r.Finished.IsZero() })
+}
+
+// TestOwnerCannotAppend verifies that an owner adds no entry to a run that another process has taken, or after its own
+// death.
+func TestOwnerCannotAppend(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	j := journal(t, url)
+	owner, leave, err := records(t, url).Join(t.Context())
+	checktest.Must(t, err)
+	own := j.For(owner, "")
+	checktest.Must(t, own.Append(t.Context(), workflow.Entry{RunID: "run_1", Seq: 1, Kind: workflow.EventRunStarted}))
+	checktest.Must(t, j.Take(t.Context(), "run_1", owner, "other"))
+	for _, want := range []error{backend.ErrExists, server.ErrLeaseLost} {
+		for i, kind := range []workflow.EventKind{workflow.EventRunStarted, workflow.EventStepStarted} {
+			err := own.Append(t.Context(), workflow.Entry{RunID: "run_1", Seq: int64(i + 1), Kind: kind})
+			if !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", kind, err, want)
+			}
+		}
+		checktest.Must(t, leave())
+	}
 }
