@@ -153,11 +153,8 @@ func (f *File) migrate(ctx context.Context, c Component) error {
 
 // check refuses damaged files and files of other programs. It marks a new file.
 func (f *File) check(ctx context.Context) error {
-	var id, pages int
+	var id int
 	if err := f.db.QueryRowContext(ctx, `PRAGMA application_id`).Scan(&id); err != nil {
-		return f.Error(err)
-	}
-	if err := f.db.QueryRowContext(ctx, `PRAGMA page_count`).Scan(&pages); err != nil {
 		return f.Error(err)
 	}
 	switch {
