@@ -99,7 +99,7 @@ func (o *object) word(key string) string {
 		return ""
 	}
 	s := o.text(key)
-	if s != "" && !isID(s) {
+	if s != "" && !id.MatchString(s) {
 		o.Fail(n, "use at most 64 letters, digits, '_', or '-', starting with a letter or '_'",
 			"%s %q of %s is not a valid name", key, clip(s), o.what)
 		return ""
@@ -155,7 +155,5 @@ func (o *object) objects(key string, most int, known ...string) iter.Seq[*object
 
 func clip(s string) string { return sanitize.Clip(s) }
 
-// isID reports whether s is a valid id of a workflow, step, or branch. Genkit names give '/' and '.' a meaning.
-func isID(s string) bool { return id.MatchString(s) }
-
+// id matches the ids of workflows, steps, and branches. Genkit names give '/' and '.' a meaning.
 var id = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,63}$`)

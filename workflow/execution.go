@@ -140,7 +140,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 	if ex.past != nil {
 		begin.Turns = ex.past.Turns()
 	}
-	if err := ex.note(ctx, begin, Event{Lost: before.lost()}); err != nil {
+	if err := ex.note(ctx, begin, Event{Lost: before.conversation.Lost()}); err != nil {
 		return res, err
 	}
 	spanCtx, span := telemetry.StartWith(ctx, r.opts.TracerProvider, telemetry.SpanWorkflowStep,

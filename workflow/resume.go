@@ -162,14 +162,11 @@ func (v visit) of(attempt int) visit {
 
 // kept returns the conversation to continue, or nil.
 func (v visit) kept() *transcript.Conversation {
-	if v.conversation.Turns() == 0 || v.lost() != "" {
+	if v.conversation.Turns() == 0 || v.conversation.Lost() != "" {
 		return nil
 	}
 	return &v.conversation
 }
-
-// lost returns the reason why a started conversation cannot be continued, or "".
-func (v visit) lost() string { return v.conversation.Lost() }
 
 // readPast reads the journal of a run. If the entries cannot belong to one run, the error wraps ErrBadJournal.
 func readPast(entries []Entry) (*past, error) {

@@ -32,7 +32,8 @@ type Decoder struct {
 
 // NewDecoder returns a decoder for nodes of a file. line is the line on which the YAML begins.
 func NewDecoder(file, text string, line int) *Decoder {
-	return &Decoder{Source: newSource(file, text), First: line, At: map[string]*Node{}, Bad: map[string]bool{}}
+	source := &Source{file, strings.Split(text, "\n")}
+	return &Decoder{Source: source, First: line, At: map[string]*Node{}, Bad: map[string]bool{}}
 }
 
 // Err returns all problems in file order as [hint.Problems], or nil.

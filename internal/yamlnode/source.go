@@ -13,9 +13,6 @@ type Source struct {
 	lines []string
 }
 
-// newSource returns the source of a file.
-func newSource(file, text string) *Source { return &Source{file, strings.Split(text, "\n")} }
-
 // Place returns the position of a byte offset in the value of scalar n. If the value is not literally in the file
 // (because of escapes or folded text), Place returns the position of the scalar.
 func (s *Source) Place(n *Node, offset int) (line, column int) {
