@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/workflow"
@@ -72,14 +71,5 @@ steps:
 		if err != nil || len(kept) != 1 || filepath.Base(kept[0]) != "made.zip" {
 			t.Errorf("%s: kept is %v, %v", c.end, kept, err)
 		}
-	}
-}
-
-func TestOutputsAreChecked(t *testing.T) {
-	t.Parallel()
-	_, err := workflow.Parse("w.yaml", []byte("id: w\noutputs: [ok, 7, /etc]\nsteps: [{id: a, type: end}]\n"), nil)
-	var list frontmatter.Errors
-	if !errors.As(err, &list) || len(list) != 1 || list[0].Line != 2 || !strings.Contains(list[0].Message, "outputs[1] of the workflow must be text") {
-		t.Errorf("%v", err)
 	}
 }
