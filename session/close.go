@@ -177,7 +177,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 		return m.keeper.KeepWorkspace(ctx, s.recordAs(record.Ready, s.expiry()), s.engine.ID)
 	default:
 		rec := s.recordAs(record.Removing, m.now())
-		rec.Ended = !s.expired
+		rec.Ended = why != owner.Idle
 		if m.keeper.Save(rec) {
 			return custody.ErrOvertaken
 		}
@@ -189,17 +189,17 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 			return err
 		}
 		m.keeper.SaveClosed(rec)
-		m.countRemoved(ctx, s.removalReason())
+		m.countRemoved(ctx, s.removalReason(why))
 	}
 	return nil
 }
 
 // removalReason returns the metric's reason for removing the sandbox of a closed session.
-func (s *Session) removalReason() string {
+func (s *Session) removalReason(why owner.Event) string {
 	switch {
 	case s.wasLost():
 		return telemetry.RemovedLost
-	case s.expired:
+	case why == owner.Idle:
 		return telemetry.RemovedIdle
 	}
 	return telemetry.RemovedClosed

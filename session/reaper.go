@@ -70,10 +70,7 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 	}
 	// Busy is called without a lock, so the session may have been used since. The session is idle only if the last use is
 	// unchanged.
-	if !s.control.BeginClose(func(use sandbox.Use) bool {
-		s.expired = use.Calls == 0 && use.Last.Equal(used)
-		return s.expired
-	}) {
+	if !s.control.BeginClose(func(use sandbox.Use) bool { return use.Calls == 0 && use.Last.Equal(used) }) {
 		return
 	}
 	to := s.on(owner.Idle)

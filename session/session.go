@@ -49,7 +49,6 @@ type Session struct {
 
 	lossRecorded chan struct{} // closed when the loss is in the store
 	disowned     record.Record // record from giveUpLost; read it after lossRecorded is closed
-	expired      bool          // closed because it was idle; set when Close begins
 	closing      chan struct{} // closed when Close has returned
 	closeErr     error         // result of Close; set before closing is closed
 }
