@@ -6,13 +6,11 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -20,7 +18,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/postgres"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/record"
@@ -289,14 +286,10 @@ func scan(id string, r pgx.Row) (rec record.Record, _ error) {
 	if err != nil {
 		return rec, err
 	}
-	return rec, unmarshal(raw, &rec)
-}
-
-func unmarshal(raw []byte, rec *record.Record) error {
-	if err := json.Unmarshal(raw, rec); err != nil {
-		return fmt.Errorf("%w: record of a sandbox: %v", postgres.ErrCorrupt, err)
+	if err := json.Unmarshal(raw, &rec); err != nil {
+		return rec, fmt.Errorf("%w: record of a sandbox: %v", postgres.ErrCorrupt, err)
 	}
-	return nil
+	return rec, nil
 }
 
 // Get returns a record.
@@ -323,11 +316,9 @@ func (s *Store) List(ctx context.Context, states ...record.State) (recs []record
 		if err != nil {
 			return err
 		}
-		raw, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
-		if err != nil {
-			return err
-		}
-		recs, err = decode(raw)
+		recs, err = pgx.AppendRows([]record.Record(nil), rows, func(row pgx.CollectableRow) (record.Record, error) {
+			return scan("", row)
+		})
 		return err
 	})
 	if err != nil {
@@ -335,16 +326,6 @@ func (s *Store) List(ctx context.Context, states ...record.State) (recs []record
 	}
 	slices.SortFunc(recs, record.Record.Compare)
 	return recs, nil
-}
-
-// decode decodes records. It uses all CPUs for many records, because decoding takes longer than the query.
-func decode(raw [][]byte) ([]record.Record, error) {
-	if len(raw) == 0 {
-		return nil, nil
-	}
-	recs := make([]record.Record, len(raw))
-	errs := bound.Each(runtime.GOMAXPROCS(0), len(raw), func(i int) error { return unmarshal(raw[i], &recs[i]) })
-	return recs, cmp.Or(errs...)
 }
 
 // Delete deletes a record.
