@@ -45,11 +45,8 @@ func TestConflictNamesFields(t *testing.T) {
 	}{
 		"the same":                  {made, nil},
 		"image":                     {with(func(r *session.Request) { r.Image = "test:2" }), []string{"image"}},
-		"user":                      {with(func(r *session.Request) { r.User = "1234" }), []string{"user"}},
 		"limit":                     {with(func(r *session.Request) { r.Limits.MemoryBytes = 32 * mib }), []string{"limits"}},
 		"a limit left out":          {with(func(r *session.Request) { r.Limits.MemoryBytes = 0 }), []string{"limits"}},
-		"env":                       {with(func(r *session.Request) { r.Env = map[string]string{"A": "b"} }), []string{"env"}},
-		"oci_runtime":               {with(func(r *session.Request) { r.OCIRuntime = "other" }), []string{"oci_runtime"}},
 		"all":                       {other, []string{"image", "user", "root", "env", "limits", "network", "oci_runtime"}},
 		"as it is":                  {asIs(nil, other), nil},
 		"all must match":            {asIs([]string{"image", "limits", "network"}, other), []string{"image", "limits", "network"}},

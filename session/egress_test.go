@@ -112,12 +112,7 @@ func TestEgress(t *testing.T) {
 	output(t, s, "true")
 	must(t, s.Close(t.Context()))
 	want := []string{"open a.example", "close", "open a.example", "close"}
-	for deadline := time.Now().Add(2 * time.Minute); !slices.Equal(g.seen(), want) && time.Now().Before(deadline); {
-		time.Sleep(time.Millisecond)
-	}
-	if got := g.seen(); !slices.Equal(got, want) {
-		t.Errorf("the gateway was asked to %v", got)
-	}
+	eventually(t, "the gateway is closed", func() bool { return slices.Equal(g.seen(), want) })
 	if n := g.drops.Load(); n != 3 { // at the end of each owner, and when the second one began
 		t.Errorf("additional hosts were dropped %d times", n)
 	}

@@ -223,7 +223,7 @@ func TestExitWaitsForNoRemoval(t *testing.T) {
 	}
 }
 
-// TestReclaimAt verifies when sandboxes are reclaimed.
+// TestReclaimAt verifies when sandboxes are reclaimed. Package owner tests the times of the other states.
 func TestReclaimAt(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -234,21 +234,14 @@ func TestReclaimAt(t *testing.T) {
 		rec  record.Record
 		want time.Time // zero means never
 	}{
-		"being made":                      {record.Record{State: record.Creating, Created: in(-1), Expires: in(time.Hour)}, in(-1)},
-		"a run's":                         {record.Record{State: ready, Key: run, Owner: "x", Idle: time.Hour, Expires: in(time.Hour)}, in(time.Hour)},
-		"a run's that expires soon":       {record.Record{State: ready, Key: run, Owner: "x", LastUsed: now, Expires: in(time.Minute)}, in(time.Minute)},
-		"a run's whose workspace is kept": {record.Record{State: ready, Key: run, KeepWorkspace: true, Idle: time.Hour, Expires: in(time.Hour)}, in(time.Hour)},
-		"a named one":                     {record.Record{State: ready, Key: session.UserKey("lab"), Owner: "x"}, time.Time{}},
-		"an agent's":                      {record.Record{State: ready, Key: agent, Owner: "x", Idle: time.Hour, Expires: in(time.Hour)}, in(2 * time.Minute)},
-		"an agent's that never expires":   {record.Record{State: ready, Key: agent, Owner: "x", Idle: -1, LastUsed: in(-time.Minute)}, in(time.Minute)},
-		"an agent's that expires soon":    {record.Record{State: ready, Key: agent, Owner: "x", LastUsed: now, Expires: in(time.Second)}, in(time.Second)},
-		"an agent's that was given up":    {record.Record{State: ready, Key: agent, Expires: in(time.Hour)}, in(time.Hour)},
-		"kept":                            {record.Record{State: record.Removing, Expires: in(time.Hour)}, in(time.Hour)},
-		"overdue":                         {record.Record{State: record.Removing, Expires: in(-time.Hour)}, in(-time.Hour)},
-		"overdue for too long":            {record.Record{State: record.Removing, Expires: in(-25 * time.Hour)}, time.Time{}},
-		"closed":                          {record.Record{State: record.Closed, EngineID: "x", Created: now, Expires: in(time.Hour)}, time.Time{}},
-		"closed before it was made":       {record.Record{State: record.Closed, Created: in(-time.Minute)}, in(time.Minute)},
-		"closed long after it was begun":  {record.Record{State: record.Closed, Created: in(-3 * time.Minute)}, time.Time{}},
+		"a run's":                        {record.Record{State: ready, Key: run, Owner: "x", Idle: time.Hour, Expires: in(time.Hour)}, in(time.Hour)},
+		"an agent's":                     {record.Record{State: ready, Key: agent, Owner: "x", Idle: time.Hour, Expires: in(time.Hour)}, in(2 * time.Minute)},
+		"kept":                           {record.Record{State: record.Removing, Expires: in(time.Hour)}, in(time.Hour)},
+		"overdue":                        {record.Record{State: record.Removing, Expires: in(-time.Hour)}, in(-time.Hour)},
+		"overdue for too long":           {record.Record{State: record.Removing, Expires: in(-25 * time.Hour)}, time.Time{}},
+		"closed":                         {record.Record{State: record.Closed, EngineID: "x", Created: now, Expires: in(time.Hour)}, time.Time{}},
+		"closed before it was made":      {record.Record{State: record.Closed, Created: in(-time.Minute)}, in(time.Minute)},
+		"closed long after it was begun": {record.Record{State: record.Closed, Created: in(-3 * time.Minute)}, time.Time{}},
 	} {
 		at, ok := admin.ReclaimAt(test.rec, now)
 		if ok == test.want.IsZero() || ok && !at.Equal(test.want) {

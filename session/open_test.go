@@ -508,37 +508,29 @@ func TestWaitIsLogged(t *testing.T) {
 	patient := *opts
 	patient.Logger = log.logger()
 	first, second := newManager(t, e, opts), newManager(t, e, &patient)
-	going, goOn := make(chan struct{}), make(chan struct{})
+	const words = "waiting for another process to open or remove the sandbox"
+	going, failed := make(chan struct{}), make(chan error, 1)
 	e.setHooks(func(_ context.Context, spec backend.Spec) error {
 		if spec.Image != "test:first" {
 			return nil
 		}
 		close(going)
-		<-goOn
+		for !strings.Contains(log.String(), words) && t.Context().Err() == nil {
+			time.Sleep(10 * time.Millisecond)
+		}
 		return backend.ErrImage
 	}, nil, nil)
 	key := session.UserKey("lab")
-	open := func(m *session.Manager, req session.Request) <-chan error {
-		opened := make(chan error, 1)
-		go func() {
-			_, _, err := m.Open(t.Context(), key, req)
-			opened <- err
-		}()
-		return opened
-	}
-	one := open(first, session.Request{Image: "test:first"})
+	go func() {
+		_, _, err := first.Open(t.Context(), key, session.Request{Image: "test:first"})
+		failed <- err
+	}()
 	<-going
-	two := open(second, testImage())
-	const words = "waiting for another process to open or remove the sandbox"
-	for !strings.Contains(log.String(), words) && t.Context().Err() == nil {
-		time.Sleep(10 * time.Millisecond)
-	}
-	close(goOn)
-	if err := <-one; !errors.Is(err, backend.ErrImage) {
+	s := mustOpen(t, second, key)
+	if err := <-failed; !errors.Is(err, backend.ErrImage) {
 		t.Errorf("Open: %v, want ErrImage", err)
 	}
-	must(t, <-two)
-	v := mustConnect(t, newManager(t, e, &patient), mustList(t, second)[0].ID)
+	v := mustConnect(t, newManager(t, e, &patient), s.ID())
 	must(t, v.Close(t.Context()))
 	if n := strings.Count(log.String(), words); n != 1 || strings.Contains(log.String(), "ending a sandbox") {
 		t.Errorf("logged %d times: %s", n, log.String())

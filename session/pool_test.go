@@ -48,28 +48,8 @@ func poolOptions(n int) *session.Options {
 	return o
 }
 
-// pooled returns the ids of the pooled sandboxes.
-func pooled(t testing.TB, m *session.Manager) (ids []string) {
-	t.Helper()
-	list, err := m.List(t.Context())
-	must(t, err)
-	for _, info := range list {
-		if info.State == session.StatePooled {
-			ids = append(ids, info.ID)
-		}
-	}
-	return ids
-}
-
 // awaitPool waits until n sandboxes are pooled and returns their ids.
-func awaitPool(t testing.TB, m *session.Manager, n int) (ids []string) {
-	t.Helper()
-	eventually(t, fmt.Sprintf("%d sandboxes are ready", n), func() bool {
-		ids = pooled(t, m)
-		return len(ids) == n
-	})
-	return ids
-}
+var awaitPool = sessiontest.FullPool
 
 // TestPool runs the conformance suite's pool tests with local processes.
 func TestPool(t *testing.T) {
@@ -183,10 +163,7 @@ func TestPoolUnfit(t *testing.T) {
 			old = awaitPool(t, m, 1)[0]
 			e.id.Store("sha256:3")
 			m.ReviewPool(t.Context())
-			eventually(t, "the unused sandbox is replaced", func() bool {
-				ids := pooled(t, m)
-				return len(ids) == 1 && ids[0] != old
-			})
+			eventually(t, "the unused sandbox is replaced", func() bool { return awaitPool(t, m, 1)[0] != old })
 		})
 	}
 }

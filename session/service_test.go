@@ -71,7 +71,9 @@ func TestServiceSurvivesBrokenLink(t *testing.T) {
 		e.all()[0].process().cut()
 		_, err := s.Commands(t.Context()) // reconnects to the sandbox
 		must(t, err)
-		wantStdout(t, run(t, s, python(addr, "next")), "next\n")
+		if res := run(t, s, python(addr, "next")); string(res.Stdout.Bytes()) != "next\n" {
+			t.Errorf("got %q; %s", res.Stdout.Bytes(), res.Stderr.Bytes())
+		}
 	}
 	if err := <-ended; err == nil {
 		t.Error("a connection outlived its link")
@@ -103,12 +105,5 @@ func TestServiceEndsWithSession(t *testing.T) {
 	}
 	if err := s.Command("x").Extend(t.Context(), 1); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("more time in a closed session: %v", err)
-	}
-}
-
-func wantStdout(t *testing.T, res sandbox.ExecResult, want string) {
-	t.Helper()
-	if got := string(res.Stdout.Bytes()); got != want {
-		t.Errorf("got %q, want %q; %s", got, want, res.Stderr.Bytes())
 	}
 }

@@ -3,9 +3,9 @@
 package session_test
 
 import (
-	"sync"
 	"testing"
 
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -14,32 +14,22 @@ import (
 // returns the cause.
 func TestStreamStarted(t *testing.T) {
 	t.Parallel()
-	m := newManager(t, newEngine(t), nil)
-	s := openAs(t, m, session.UserKey("stream"), session.Request{Image: "x"})
-	var command *sandbox.Command
-	begun := make(chan struct{})
-	output := onFirst{do: func() { close(begun) }}
-	killed := make(chan error, 1)
+	s := mustOpen(t, newManager(t, newEngine(t), nil), session.UserKey("stream"))
+	var out buffertest.Buffer
+	commands, ended := make(chan *sandbox.Command, 1), make(chan sandbox.ExecResult, 1)
+	req := sandbox.ExecRequest{Command: "echo begun; sleep 1000", Started: func(c *sandbox.Command) { commands <- c }}
 	go func() {
-		<-begun
-		_, err := command.Signal(t.Context(), "")
-		killed <- err
+		res, err := s.Stream(t.Context(), req, sandbox.Streams{Stdout: &out})
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- res
 	}()
-	req := sandbox.ExecRequest{Command: "echo begun; sleep 1000", Started: func(c *sandbox.Command) { command = c }}
-	res, err := s.Stream(t.Context(), req, sandbox.Streams{Stdout: &output})
-	if err != nil || res.Status != sandbox.ExecKilled || res.ExecID != command.ID() {
-		t.Errorf("%+v, %v", res, err)
+	command := <-commands
+	eventually(t, "the command has begun", func() bool { return out.String() != "" })
+	_, err := command.Signal(t.Context(), "")
+	must(t, err)
+	if res := <-ended; res.Status != sandbox.ExecKilled || res.ExecID != command.ID() {
+		t.Errorf("%+v", res)
 	}
-	must(t, <-killed)
-}
-
-// onFirst calls do on the first write.
-type onFirst struct {
-	once sync.Once
-	do   func()
-}
-
-func (o *onFirst) Write(p []byte) (int, error) {
-	o.once.Do(o.do)
-	return len(p), nil
 }

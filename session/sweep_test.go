@@ -260,31 +260,27 @@ func TestOrphans(t *testing.T) {
 	for _, namespace := range []string{record.NamespaceAgent, record.NamespaceMCP} {
 		t.Run(namespace, func(t *testing.T) {
 			t.Parallel()
-			orphaned(t, session.Key{Namespace: namespace, ID: "run_1", Name: record.DefaultName})
+			e, opts := newEngine(t), shared()
+			first := dying(t, e, opts)
+			s := mustOpen(t, first, session.Key{Namespace: namespace, ID: "run_1", Name: record.DefaultName})
+			run(t, s, sandbox.ExecRequest{Command: "sleep 1000", Background: true})
+			second, clock := newTimed(t, e, opts)
+			clock.add(9 * time.Minute)
+			second.Reap(t.Context())
+			e.holds(t, 1)
+			first.Die()
+			secondary := mustConnect(t, second, s.ID())
+			clock.add(time.Minute)
+			second.Reap(t.Context())
+			e.holds(t, 1)
+			must(t, secondary.Close(t.Context()))
+			clock.add(3 * time.Minute)
+			second.Reap(t.Context())
+			e.holds(t, 0)
+			if rec, err := opts.Store.Get(t.Context(), s.ID()); err != nil || rec.State != record.Closed {
+				t.Errorf("record %+v, %v", rec, err)
+			}
 		})
-	}
-}
-
-func orphaned(t *testing.T, key session.Key) {
-	e, opts := newEngine(t), shared()
-	first := dying(t, e, opts)
-	s := mustOpen(t, first, key)
-	run(t, s, sandbox.ExecRequest{Command: "sleep 1000", Background: true})
-	second, clock := newTimed(t, e, opts)
-	clock.add(9 * time.Minute)
-	second.Reap(t.Context())
-	e.holds(t, 1)
-	first.Die()
-	secondary := mustConnect(t, second, s.ID())
-	clock.add(time.Minute)
-	second.Reap(t.Context())
-	e.holds(t, 1)
-	must(t, secondary.Close(t.Context()))
-	clock.add(3 * time.Minute)
-	second.Reap(t.Context())
-	e.holds(t, 0)
-	if rec, err := opts.Store.Get(t.Context(), s.ID()); err != nil || rec.State != record.Closed {
-		t.Errorf("record %+v, %v", rec, err)
 	}
 }
 

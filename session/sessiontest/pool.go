@@ -24,7 +24,7 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 	})
 	must(t, err)
 	t.Cleanup(func() { must(t, m.Close(context.Background())) })
-	ready := fullPool(t, m, size)
+	ready := FullPool(t, m, size)
 	ids, wg := make([]string, size), sync.WaitGroup{}
 	for i := range size {
 		wg.Go(func() {
@@ -49,7 +49,7 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 	if !slices.Equal(ids, ready) {
 		t.Errorf("opened %v, ready were %v", ids, ready)
 	}
-	next := fullPool(t, m, size)
+	next := FullPool(t, m, size)
 	for _, id := range next {
 		if slices.Contains(ids, id) {
 			t.Errorf("%s is ready again", id)
@@ -72,8 +72,8 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 	Output(t, s, "true")
 }
 
-// fullPool waits until n sandboxes are ready and returns their ids.
-func fullPool(t *testing.T, m *session.Manager, n int) (ids []string) {
+// FullPool waits until n sandboxes are in the pool and returns their ids.
+func FullPool(t testing.TB, m *session.Manager, n int) (ids []string) {
 	t.Helper()
 	Eventually(t, "the pool is full", func() bool {
 		list, err := m.List(t.Context())
