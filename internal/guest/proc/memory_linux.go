@@ -54,9 +54,9 @@ func read(fd int, key string) int64 {
 	return Counter(buf[:n], key)
 }
 
-// Usage returns the sandbox's used memory, number of tasks, and memory limit. Unknown values and missing limits are 0.
-func (m *Memory) Usage() (used, limit, tasks int64) {
-	return max(0, read(m.usageFD, "")), max(0, read(m.limitFD, "")), max(0, read(m.tasksFD, ""))
+// Usage returns the sandbox's used memory and number of tasks. Unknown values are 0.
+func (m *Memory) Usage() (used, tasks int64) {
+	return max(0, read(m.usageFD, "")), max(0, read(m.tasksFD, ""))
 }
 
 // Close closes the cgroup files.

@@ -15,7 +15,7 @@ func (s *Server) handleHealth(r *request) error {
 		CPUMillis:    cpuMillis(),
 		Hosts:        s.orphan.count(0),
 	}
-	h.MemoryUsed, h.MemoryLimit, h.PIDsUsed = s.memory.Usage()
+	h.MemoryUsed, h.PIDsUsed = s.memory.Usage()
 	return r.Answer(h)
 }
 

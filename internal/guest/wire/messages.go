@@ -333,7 +333,6 @@ type Health struct {
 	UptimeMillis int64 `json:"uptime_ms"`
 	Running      int   `json:"running"`               // running commands, and ended commands with background processes
 	MemoryUsed   int64 `json:"memory_used,omitempty"` // memory of the sandbox's cgroup, if visible
-	MemoryLimit  int64 `json:"memory_limit,omitempty"`
 	PIDsUsed     int64 `json:"pids_used,omitempty"`
 	CPUMillis    int64 `json:"cpu_ms,omitempty"` // CPU time of the sandbox's cgroup since the start, if visible
 	// Hosts is the number of connected hosts, including the sender of the request.
