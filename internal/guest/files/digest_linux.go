@@ -2,7 +2,6 @@ package files
 
 import (
 	"crypto/sha256"
-	"errors"
 	"io"
 	"os"
 
@@ -15,46 +14,41 @@ func (s *Service) Digest(r Request, req *wire.DigestRequest) error {
 		return wire.Errorf(wire.CodeInvalid, "%d paths, at most %d are allowed", len(req.Paths), wire.MaxDigests)
 	}
 	digests := make([]wire.Digest, len(req.Paths))
-	buf := make([]byte, wire.MaxData)
 	for i, p := range req.Paths {
 		root, rel, err := s.locate(p)
 		if err != nil {
 			return err
 		}
-		digests[i] = s.digest(root, rel, buf)
+		// If the entry cannot be read, it has no checksum, and a later read reports the error.
+		_ = s.fs.Do(func() (err error) { digests[i], err = root.digest(rel); return err })
 	}
 	return r.Answer(wire.DigestResult{Digests: digests})
 }
 
-// digest describes one entry. If the entry cannot be read, the description has no checksum, and a later read reports
-// the error.
-func (s *Service) digest(root *root, rel string, buf []byte) (d wire.Digest) {
-	var f *os.File
-	err := s.fs.Do(func() error {
-		st, err := root.Lstat(rel)
-		if err != nil {
-			return err
-		}
-		if st.Mode()&os.ModeSymlink != 0 {
-			target, err := root.Readlink(rel)
-			d.Target = []byte(target)
-			return err
-		}
-		f, _, err = root.openRegular(rel)
-		return err
-	})
-	if err != nil || f == nil {
-		return d
+// digest describes one entry.
+func (r *root) digest(rel string) (d wire.Digest, err error) {
+	st, err := r.Lstat(rel)
+	if err != nil {
+		return d, err
+	}
+	if st.Mode()&os.ModeSymlink != 0 {
+		target, err := r.Readlink(rel)
+		return wire.Digest{Target: []byte(target)}, err
+	}
+	f, info, err := r.openRegular(rel)
+	if err != nil {
+		return d, err
 	}
 	defer f.Close()
+	d.SHA256, err = checksum(f, info.Size)
+	return d, err
+}
+
+// checksum returns the checksum of a file of this size.
+func checksum(f io.Reader, size int64) ([]byte, error) {
 	h := sha256.New()
-	for err == nil {
-		var n int
-		err = s.fs.Do(func() (err error) { n, err = f.Read(buf); return err })
-		h.Write(buf[:n])
+	if _, err := io.Copy(h, io.LimitReader(f, size+1)); err != nil { // a process may append without end
+		return nil, err
 	}
-	if errors.Is(err, io.EOF) {
-		d.SHA256 = h.Sum(nil)
-	}
-	return d
+	return h.Sum(nil), nil
 }

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"os"
 	"path"
 
@@ -303,9 +301,8 @@ func holds(dir int, name string, sum []byte) bool {
 	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return false
 	}
-	h := sha256.New()
-	_, err = io.Copy(h, io.LimitReader(f, st.Size+1)) // a process may append without end
-	return err == nil && bytes.Equal(h.Sum(nil), sum)
+	now, err := checksum(f, st.Size)
+	return err == nil && bytes.Equal(now, sum)
 }
 
 // moved records the removal of the temporary name.
