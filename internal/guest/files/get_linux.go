@@ -77,32 +77,29 @@ func (s *Service) sendFile(r Request, f *os.File, info *wire.FileInfo, offset, l
 	if err != nil {
 		return err
 	}
-	var prefix [wire.FramePrefixSize]byte
-	for ended := left == 0; ; {
-		if !ended {
-			at := len(out) + wire.FramePrefixSize
-			out = append(out, prefix[:]...)
-			size := int(min(left, wire.MaxData))
-			out = slices.Grow(out, size)[:at+size] // existing bytes are overwritten or cut off
-			n := 0
-			err := s.fs.Do(func() (err error) {
-				n, err = f.ReadAt(out[at:], offset)
-				return err
-			})
-			if err != nil && !errors.Is(err, io.EOF) {
-				return err
-			}
-			out = out[:at+n]
-			wire.PutDataPrefix(out[at-wire.FramePrefixSize:], wire.ChanFile, n)
-			offset, left = offset+int64(n), left-int64(n)
-			ended = err != nil || left == 0
+	for left > 0 {
+		at := len(out) + wire.FramePrefixSize
+		size := int(min(left, wire.MaxData))
+		out = slices.Grow(out, wire.FramePrefixSize+size)[:at+size]
+		n := 0
+		err := s.fs.Do(func() (err error) {
+			n, err = f.ReadAt(out[at:], offset)
+			return err
+		})
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
 		}
-		if ended {
-			out = wire.AppendEOF(out, wire.ChanFile)
+		out = out[:at+n]
+		wire.PutDataPrefix(out[at-wire.FramePrefixSize:], wire.ChanFile, n)
+		offset, left = offset+int64(n), left-int64(n)
+		if err != nil || left == 0 {
+			break
 		}
-		if _, err := r.Write(out); err != nil || ended {
-			return nil
+		if _, err := r.Write(out); err != nil {
+			return nil // the host has disconnected
 		}
 		out = out[:0]
 	}
+	_, _ = r.Write(wire.AppendEOF(out, wire.ChanFile)) // the host may have disconnected
+	return nil
 }
