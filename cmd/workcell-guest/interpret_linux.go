@@ -64,9 +64,6 @@ func dialInterpreter(address string) (conn net.Conn, err error) {
 	return nil, err
 }
 
-// maxPrinted is the maximum size of a frame in bytes.
-const maxPrinted = 16 << 20
-
 // relay copies the program's output until the program has ended, and returns the exit code.
 func relay(r io.Reader, out, errs io.Writer) (int, error) {
 	for {
@@ -75,9 +72,6 @@ func relay(r io.Reader, out, errs io.Writer) (int, error) {
 			return 0, err
 		}
 		n := binary.BigEndian.Uint32(head[1:])
-		if n > maxPrinted {
-			return 0, fmt.Errorf("a frame of %d bytes", n)
-		}
 		to := out
 		switch head[0] {
 		case 'e':
