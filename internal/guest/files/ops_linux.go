@@ -62,7 +62,6 @@ func (s *Service) Rename(r Request, req *wire.RenameRequest) error {
 	if from == "." || to == "." {
 		return wire.Errorf(wire.CodeInvalid, "%s cannot be moved", fromRoot.dir)
 	}
-	at := req.From
 	err = s.fs.Do(func() error {
 		fromDir, fromBase, err := fromRoot.parent(from)
 		if err != nil {
@@ -71,7 +70,6 @@ func (s *Service) Rename(r Request, req *wire.RenameRequest) error {
 		defer fromDir.Close()
 		toDir, toBase, err := toRoot.parent(to)
 		if err != nil {
-			at = req.To
 			return err
 		}
 		defer toDir.Close()
@@ -79,15 +77,10 @@ func (s *Service) Rename(r Request, req *wire.RenameRequest) error {
 		if !req.Overwrite {
 			flags = unix.RENAME_NOREPLACE
 		}
-		err = rename(int(fromDir.Fd()), fromBase, int(toDir.Fd()), toBase, flags)
-		var st unix.Stat_t
-		if unix.Fstatat(int(fromDir.Fd()), fromBase, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
-			at = req.To // the source exists
-		}
-		return err
+		return rename(int(fromDir.Fd()), fromBase, int(toDir.Fd()), toBase, flags)
 	})
 	if err != nil {
-		return pathError(err, at)
+		return pathError(err, req.From+" to "+req.To)
 	}
 	return r.Answer(wire.Empty{})
 }
