@@ -188,14 +188,7 @@ func (q *Quota) look() {
 	q.looking.Lock()
 	defer q.looking.Unlock()
 	if !q.limit.Watched {
-		begun := time.Now()
-		found, full := q.ask()
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.found = found
-		if full {
-			q.full = begun
-		}
+		q.ask()
 		return
 	}
 	begun, free := time.Now(), freeSpace(q.dir)
@@ -247,14 +240,18 @@ func (q *Quota) take(found, own usage, begun time.Time, free usage, blind bool) 
 }
 
 // ask reads the state of a file system with an enforced limit.
-func (q *Quota) ask() (found usage, full bool) {
+func (q *Quota) ask() {
+	begun := time.Now()
 	var fs unix.Statfs_t
 	if unix.Statfs(q.dir, &fs) != nil {
-		return usage{}, false
+		return
 	}
-	size := fs.Bsize
-	found = usage{int64(fs.Blocks-fs.Bfree) * size, int64(fs.Files - fs.Ffree)}
-	return found, isFull(&fs)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.found = usage{int64(fs.Blocks-fs.Bfree) * fs.Bsize, int64(fs.Files - fs.Ffree)}
+	if isFull(&fs) {
+		q.full = begun
+	}
 }
 
 // isFull reports whether a file system has almost no free space, or no free inode.
@@ -328,9 +325,9 @@ func (q *Quota) ended(since quotaMark, cut, failed bool) (full, stopped bool, no
 		return false, false, ""
 	}
 	q.mu.Lock()
-	seen := q.begun.After(since.at)
+	seen, quick := q.begun.After(since.at), q.cost <= quotaQuick
 	q.mu.Unlock()
-	if q.quick() && !q.untouched() || !seen && (cut || q.due()) {
+	if quick && !q.untouched() || !seen && (cut || q.due()) {
 		q.look()
 	}
 	q.mu.Lock()
@@ -361,13 +358,6 @@ func (q *Quota) untouched() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.free == usage{int64(fs.Bfree) * fs.Bsize, int64(fs.Ffree)}
-}
-
-// quick reports whether a scan is fast enough to wait for at the end of a command.
-func (q *Quota) quick() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.cost <= quotaQuick
 }
 
 // Reserve reserves space for a write of the guest agent. The caller must call release after the write has succeeded or
