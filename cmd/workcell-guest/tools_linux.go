@@ -77,15 +77,8 @@ func (c *toolsCommand) report(err error) int {
 		return code
 	}
 	_ = json.NewEncoder(c.err).Encode(failure) // a write error cannot be reported anywhere
-	switch failure.Code {
-	case "permission_denied":
-		return exitDenied
-	case "timeout":
-		return exitTimeout
-	case "unavailable":
-		return exitUnavailable
-	}
-	return 1
+	codes := map[string]int{"permission_denied": exitDenied, "timeout": exitTimeout, "unavailable": exitUnavailable}
+	return cmp.Or(codes[failure.Code], 1)
 }
 
 // listedTool is a tool in the host's list.

@@ -125,7 +125,12 @@ func (r *Recorder) Read(req *wire.ReadRequest, left <-chan struct{}) wire.ReadRe
 		maxChunks = maxReadChunks
 	}
 	for {
-		final := r.final()
+		final := false
+		select {
+		case <-r.done:
+			final = true
+		default:
+		}
 		r.mu.Lock()
 		chunks, dropped := r.ring.read(req.SinceSeq, maxChunks, wire.MaxReadBytes)
 		end := r.ring.nextSeq()
@@ -160,12 +165,3 @@ func (r *Recorder) result(req *wire.ReadRequest, chunks []wire.Chunk, dropped, e
 // maxReadChunks limits the number of chunks in a ReadResult, because the headers of small chunks need more space than
 // their data.
 const maxReadChunks = 4096
-
-func (r *Recorder) final() bool {
-	select {
-	case <-r.done:
-		return true
-	default:
-		return false
-	}
-}

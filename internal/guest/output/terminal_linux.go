@@ -2,6 +2,7 @@ package output
 
 import (
 	"bytes"
+	"slices"
 	"sync"
 	"time"
 
@@ -147,25 +148,23 @@ func sequence(p []byte) (n int, keep bool) {
 	}
 	switch p[1] {
 	case '[':
-		for n = 2; n < len(p); n++ {
-			switch c := p[n]; {
-			case c == escape:
-				return n, false
-			case c >= 0x40 && c <= 0x7e:
-				return n + 1, !asks(p[2], c) && bytes.IndexByte(p[2:n], enquiry) < 0
-			}
+		end := slices.IndexFunc(p[2:], func(c byte) bool { return c == escape || c >= 0x40 && c <= 0x7e })
+		if end < 0 {
+			return len(p), false
 		}
-		return n, false
+		if n = 2 + end; p[n] == escape {
+			return n, false
+		}
+		return n + 1, !asks(p[2], p[n]) && bytes.IndexByte(p[2:n], enquiry) < 0
 	case ']', 'P', '_', '^', 'X': // a string for the terminal: title, color, or clipboard
-		for n = 2; n < len(p); n++ {
-			if p[n] == '\a' {
-				return n + 1, false
-			}
-			if p[n] == escape {
-				return min(n+2, len(p)), false
-			}
+		end := bytes.IndexAny(p[2:], "\a\x1b")
+		switch {
+		case end < 0:
+			return len(p), false
+		case p[2+end] == '\a':
+			return 2 + end + 1, false
 		}
-		return n, false
+		return min(2+end+2, len(p)), false
 	case 'Z': // query for the terminal's identity
 		return 2, false
 	}

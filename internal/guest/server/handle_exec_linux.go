@@ -250,14 +250,6 @@ func (s *Server) handleKill(r *request, req *wire.KillRequest) error {
 	return r.Answer(e.snapshot())
 }
 
-func (s *Server) handleKillAll(r *request) error {
-	return r.Answer(listOf(s.killAll(proc.DefaultGrace)))
-}
-
-func (s *Server) handleExecs(r *request) error {
-	return r.Answer(listOf(s.execs.all()))
-}
-
 func listOf(execs []*execution) wire.ExecList {
 	list := wire.ExecList{}
 	for _, e := range execs {
