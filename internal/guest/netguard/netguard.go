@@ -117,7 +117,18 @@ func Resolvers(file string) ([]netip.Addr, error) {
 		return nil, fmt.Errorf("resolvers: %w", err)
 	}
 	defer f.Close() //nolint:errcheck // only read from
-	return resolvers(f)
+	var out []netip.Addr
+	sc := bufio.NewScanner(io.LimitReader(f, 1<<20))
+	for sc.Scan() {
+		fields := strings.Fields(sc.Text())
+		if len(fields) < 2 || fields[0] != "nameserver" {
+			continue
+		}
+		if ip, err := netip.ParseAddr(fields[1]); err == nil && !ip.IsLoopback() {
+			out = append(out, ip.WithZone(""))
+		}
+	}
+	return out, sc.Err()
 }
 
 // networks returns the addresses of this namespace's interfaces together with their networks, without loopback.
@@ -139,19 +150,4 @@ func networks() ([]netip.Prefix, error) {
 		}
 	}
 	return out, nil
-}
-
-func resolvers(r io.Reader) ([]netip.Addr, error) {
-	var out []netip.Addr
-	sc := bufio.NewScanner(io.LimitReader(r, 1<<20))
-	for sc.Scan() {
-		fields := strings.Fields(sc.Text())
-		if len(fields) < 2 || fields[0] != "nameserver" {
-			continue
-		}
-		if ip, err := netip.ParseAddr(fields[1]); err == nil && !ip.IsLoopback() {
-			out = append(out, ip.WithZone(""))
-		}
-	}
-	return out, sc.Err()
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,10 +16,12 @@ import (
 
 func TestResolvers(t *testing.T) {
 	t.Parallel()
-	got, err := resolvers(strings.NewReader(strings.Join([]string{
+	file := filepath.Join(t.TempDir(), "resolv.conf")
+	checktest.Must(t, os.WriteFile(file, []byte(strings.Join([]string{
 		"# nameserver 9.9.9.9", "search example.com", "nameserver 10.0.0.2", "nameserver\t192.0.2.7 # second",
 		"nameserver 127.0.0.53", "nameserver ::1", "nameserver fe80::1%eth0", "nameserver", "nameserver what", "options ndots:0",
-	}, "\n")))
+	}, "\n")), 0o600))
+	got, err := Resolvers(file)
 	want := []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("fe80::1")}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); err != nil || diff != "" {
 		t.Errorf("resolvers: %v (-want +got)\n%s", err, diff)
