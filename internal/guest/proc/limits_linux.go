@@ -64,24 +64,17 @@ func (s *Spawner) forkLimited(p *Process, path string, argv []string, attr *sysc
 	if err != nil {
 		return err
 	}
-	err = setLimits(p.PID, limits, s.key)
+	for _, l := range limits {
+		if e := s.key.limit(p.PID, l.resource, l.value); !errors.Is(e, unix.ESRCH) { // it may have exited
+			err = errors.Join(err, e)
+		}
+	}
 	if traced {
 		err = errors.Join(err, letGo(p.PID))
 	}
 	if err != nil {
 		_ = unix.Kill(p.PID, unix.SIGKILL) // the child is not reaped yet, or has exited
 		return fmt.Errorf("setting limits: %w", err)
-	}
-	return nil
-}
-
-// setLimits sets the limits of a process. It ignores an exited process.
-func setLimits(pid int, limits []rlimit, key limitKey) error {
-	for _, l := range limits {
-		err := key.limit(pid, l.resource, l.value)
-		if err != nil && !errors.Is(err, unix.ESRCH) {
-			return err
-		}
 	}
 	return nil
 }

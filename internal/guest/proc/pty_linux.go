@@ -25,7 +25,7 @@ func (e *ends) openTerminal(size wire.TerminalSize) error {
 	e.own = append(e.own, out)
 	child, err := otherEnd(out)
 	if err != nil {
-		return err
+		return terminalError("opening its other end", err)
 	}
 	e.made = append(e.made, child)
 	in, err := unix.FcntlInt(uintptr(out), unix.F_DUPFD_CLOEXEC, 3)
@@ -49,7 +49,7 @@ func (e *ends) openTerminal(size wire.TerminalSize) error {
 // to avoid following a path changed by a command.
 func otherEnd(master int) (int, error) {
 	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
-		return -1, terminalError("unlocking it", err)
+		return -1, err
 	}
 	const flags = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
 	r, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, flags)
@@ -57,17 +57,13 @@ func otherEnd(master int) (int, error) {
 		return int(r), nil
 	}
 	if e != unix.EINVAL && e != unix.ENOTTY { // the kernel does not support the call
-		return -1, terminalError("opening its other end", e)
+		return -1, e
 	}
 	n, err := unix.IoctlGetInt(master, unix.TIOCGPTN)
 	if err != nil {
-		return -1, terminalError("asking for its number", err)
+		return -1, err
 	}
-	child, err := unix.Open("/dev/pts/"+strconv.Itoa(n), flags, 0)
-	if err != nil {
-		return -1, terminalError("opening its other end", err)
-	}
-	return child, nil
+	return unix.Open("/dev/pts/"+strconv.Itoa(n), flags, 0)
 }
 
 // terminalError distinguishes a sandbox without terminals from a sandbox without a free terminal.
