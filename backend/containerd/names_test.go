@@ -12,20 +12,12 @@ import (
 
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/typeurl/v2"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
-
-// rewritten is a part of a container's record with changed names.
-type rewritten struct {
-	kind  string
-	value []byte
-}
-
-func (r rewritten) GetTypeUrl() string { return r.kind }
-func (r rewritten) GetValue() []byte   { return r.value }
 
 // copyRecord creates a copy of a sandbox's container record with another ID and nonce.
 func copyRecord(t *testing.T, id, container, own string) {
@@ -34,7 +26,8 @@ func copyRecord(t *testing.T, id, container, own string) {
 	c, err := api.Get(t.Context(), containerd.ContainerOf(id))
 	must(t, err)
 	renamed := func(a typeurl.Any) typeurl.Any {
-		return rewritten{a.GetTypeUrl(), bytes.ReplaceAll(a.GetValue(), []byte(c.ID), []byte(container))}
+		value := bytes.ReplaceAll(a.GetValue(), []byte(c.ID), []byte(container))
+		return &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: value}
 	}
 	extensions := map[string]typeurl.Any{}
 	for name, e := range c.Extensions {

@@ -3,9 +3,7 @@ package containerd
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
-	"strings"
 
 	ctrd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/remotes"
@@ -57,17 +55,7 @@ func (b *driver) resolver(ctx context.Context) (_ remotes.Resolver, closeIdle fu
 	}
 	return docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(
 		docker.WithClient(client),
-		docker.WithPlainHTTP(func(host string) (bool, error) { return isLoopback(host), nil }),
+		docker.WithPlainHTTP(docker.MatchLocalhost),
 		docker.WithAuthorizer(docker.NewDockerAuthorizer(docker.WithAuthClient(client), docker.WithAuthCreds(credentials))),
 	)}), client.CloseIdleConnections
-}
-
-// isLoopback reports whether a registry has a loopback address of this host. It does not resolve names.
-func isLoopback(host string) bool {
-	name, _, err := net.SplitHostPort(host)
-	if err != nil {
-		name = host
-	}
-	ip := net.ParseIP(strings.Trim(name, "[]"))
-	return name == "localhost" || ip != nil && ip.IsLoopback()
 }

@@ -12,6 +12,7 @@ import (
 	apitask "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/typeurl/v2"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -62,12 +63,6 @@ func (r *record) letGo() {
 	}
 }
 
-// jsonAny passes JSON to containerd.
-type jsonAny struct{ value []byte }
-
-func (jsonAny) GetTypeUrl() string { return configType }
-func (a jsonAny) GetValue() []byte { return a.value }
-
 // newRecord returns the record for the container of a plan.
 func (b *driver) newRecord(p *plan, img *image, nonce string) *record {
 	session := nameOf(p.Spec.ID)
@@ -95,7 +90,7 @@ func (r *record) extension() (typeurl.Any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("containerd: record: %w", err)
 	}
-	return jsonAny{js}, nil
+	return &anypb.Any{TypeUrl: configType, Value: js}, nil
 }
 
 // readRecord parses a record written by Create. It returns false if the container is not a sandbox of this driver.
