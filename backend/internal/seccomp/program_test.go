@@ -250,19 +250,4 @@ func TestProgramSize(t *testing.T) {
 	}
 }
 
-func FuzzProgram(f *testing.F) {
-	f.Add(uint32(56), uint64(17), uint64(0), uint64(0), uint64(0), uint64(0), uint64(0))
-	f.Add(uint32(41), uint64(40), uint64(1), uint64(0), uint64(0), uint64(0), uint64(0))
-	f.Fuzz(func(t *testing.T, nr uint32, a, b, c, d, e, g uint64) {
-		args := [6]uint64{a, b, c, d, e, g}
-		for _, m := range machines() {
-			s := simulate(t, m.arch)
-			names, newest := table(t, m.table, s.filter)
-			if got, want := s.run(t, m.audit, nr, args), want(s.filter, names, newest, nr, args); got != want {
-				t.Errorf("%s: call %d %#x: %#x, want %#x", m.table, nr, args, got, want)
-			}
-		}
-	})
-}
-
 var must = checktest.Must
