@@ -25,10 +25,9 @@ type guest struct {
 	started time.Time
 	done    chan struct{} // closed by stop
 
-	mu      sync.Mutex // guards all fields below
-	stopped bool
-	conns   map[net.Conn]bool
-	execs   []*execution // oldest first
+	mu    sync.Mutex        // guards all fields below
+	conns map[net.Conn]bool // nil after stop
+	execs []*execution      // oldest first
 }
 
 func newGuest(e *engine, s *sandbox) *guest {
@@ -45,13 +44,13 @@ func (g *guest) stop() {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.stopped {
+	if g.conns == nil {
 		return
 	}
-	g.stopped = true
 	for c := range g.conns { // closed before the commands end, to keep their results from all callers
 		_ = c.Close() // closing a pipe cannot fail
 	}
+	g.conns = nil
 	close(g.done)
 }
 
@@ -59,7 +58,7 @@ func (g *guest) stop() {
 func (g *guest) serve(conn net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.stopped {
+	if g.conns == nil {
 		_ = conn.Close() // closing a pipe cannot fail
 		return
 	}
@@ -171,9 +170,7 @@ func (g *guest) request(r *request) {
 	if err != nil {
 		return
 	}
-	if f.Kind != wire.KindRequest {
-		err = wire.Errorf(wire.CodeInvalid, "frame kind %d instead of a request", f.Kind)
-	} else if err = wire.Decode(f.Head, nil, &r.env); err == nil {
+	if err = wire.Decode(f.Head, nil, &r.env); err == nil {
 		r.raw = f.Body
 		err = g.dispatch(r)
 	}
@@ -251,10 +248,6 @@ func (g *guest) put(r *request, req *wire.FilePutRequest) error {
 		switch {
 		case err != nil:
 			return wire.Errorf(wire.CodeInvalid, "the contents ended early")
-		case f.Channel != wire.ChanFile:
-			return wire.Errorf(wire.CodeInvalid, "frame kind %d in the contents of a file", f.Kind)
-		case f.Kind == wire.KindEOF && req.Size >= 0 && int64(len(data)) != req.Size:
-			return wire.Errorf(wire.CodeInvalid, "received %d bytes, expected %d", len(data), req.Size)
 		case f.Kind == wire.KindEOF:
 			info, err := g.files.put(req, data)
 			if err != nil {

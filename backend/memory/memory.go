@@ -103,7 +103,28 @@ func (b *Backend) begin(ctx context.Context, c Call) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return b.e.record(ctx, c)
+	b.e.note(c)
+	b.e.mu.Lock()
+	fault := b.e.fault
+	b.e.mu.Unlock()
+	if fault == nil {
+		return nil
+	}
+	return fault(ctx, c)
+}
+
+// call begins a call for a sandbox and runs f while it holds the engine's mutex.
+func call[T any](ctx context.Context, b *Backend, op Op, id string, f func(*sandbox) (T, error)) (v T, err error) {
+	if err := b.begin(ctx, Call{Op: op, Sandbox: b.e.session(id)}); err != nil {
+		return v, err
+	}
+	b.e.mu.Lock()
+	defer b.e.mu.Unlock()
+	s := b.e.sandboxes[id]
+	if s == nil {
+		return v, fmt.Errorf("memory: sandbox %.80q: %w", id, backend.ErrNotFound)
+	}
+	return f(s)
 }
 
 // Create creates a sandbox.
@@ -125,23 +146,18 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (backend.Info, 
 		return backend.Info{}, fmt.Errorf("memory: snapshots: %w", backend.ErrUnsupported)
 	case len(spec.Mounts) > 0:
 		return backend.Info{}, fmt.Errorf("memory: mounts: %w", backend.ErrUnsupported)
-	case !b.e.hasImage(spec.Image):
+	case len(b.e.o.Images) > 0 && !slices.Contains(b.e.o.Images, spec.Image):
 		return backend.Info{}, fmt.Errorf("memory: %.200q is not one of Options.Images: %w", spec.Image, backend.ErrImage)
 	}
 	return b.e.create(p)
 }
 
-func (e *engine) hasImage(ref string) bool {
-	return len(e.o.Images) == 0 || slices.Contains(e.o.Images, ref)
-}
-
-func imageID(ref string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(ref))) }
-
 func (e *engine) create(p *kit.Plan) (backend.Info, error) {
 	r := p.Record(backend.WorkspaceWatched)
 	r.Image = strings.Clone(p.Spec.Image)
 	info := r.Info(p.SandboxLabels(name), p.Spec.Labels)
-	info.ID, info.ImageID, info.Created = "memory-"+strings.ToLower(rand.Text()), imageID(p.Spec.Image), p.Spec.Created
+	info.ID, info.Created = "memory-"+strings.ToLower(rand.Text()), p.Spec.Created
+	info.ImageID = fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(p.Spec.Image)))
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.of(info.SessionID) != nil {
@@ -185,14 +201,6 @@ func (s *sandbox) describe() backend.Info {
 	return info
 }
 
-// find returns a sandbox. The caller must hold the mutex.
-func (e *engine) find(id string) (*sandbox, error) {
-	if s := e.sandboxes[id]; s != nil {
-		return s, nil
-	}
-	return nil, fmt.Errorf("memory: sandbox %.80q: %w", id, backend.ErrNotFound)
-}
-
 // session returns the session ID of a sandbox, for the record of a call. If the sandbox is unknown, it returns id.
 func (e *engine) session(id string) string {
 	e.mu.Lock()
@@ -205,16 +213,7 @@ func (e *engine) session(id string) string {
 
 // Get describes a sandbox.
 func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
-	if err := b.begin(ctx, Call{Op: OpGet, Sandbox: b.e.session(id)}); err != nil {
-		return backend.Info{}, err
-	}
-	b.e.mu.Lock()
-	defer b.e.mu.Unlock()
-	s, err := b.e.find(id)
-	if err != nil {
-		return backend.Info{}, err
-	}
-	return s.describe(), nil
+	return call(ctx, b, OpGet, id, func(s *sandbox) (backend.Info, error) { return s.describe(), nil })
 }
 
 // List describes the sandboxes matching filter.
@@ -233,30 +232,22 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 
 // Start starts a stopped sandbox.
 func (b *Backend) Start(ctx context.Context, id string) error {
-	if err := b.begin(ctx, Call{Op: OpStart, Sandbox: b.e.session(id)}); err != nil {
-		return err
-	}
-	b.e.mu.Lock()
-	defer b.e.mu.Unlock()
-	s, err := b.e.find(id)
-	if err == nil && s.guest == nil {
-		s.guest = newGuest(b.e, s)
-	}
+	_, err := call(ctx, b, OpStart, id, func(s *sandbox) (*guest, error) {
+		if s.guest == nil {
+			s.guest = newGuest(b.e, s)
+		}
+		return s.guest, nil
+	})
 	return err
 }
 
 // Stop kills the commands of a sandbox and keeps the files.
 func (b *Backend) Stop(ctx context.Context, id string) error {
-	if err := b.begin(ctx, Call{Op: OpStop, Sandbox: b.e.session(id)}); err != nil {
-		return err
-	}
-	b.e.mu.Lock()
-	s, err := b.e.find(id)
-	var g *guest
-	if err == nil {
-		g, s.guest = s.guest, nil
-	}
-	b.e.mu.Unlock()
+	g, err := call(ctx, b, OpStop, id, func(s *sandbox) (*guest, error) {
+		g := s.guest
+		s.guest = nil
+		return g, nil
+	})
 	g.stop()
 	return err
 }
@@ -287,21 +278,14 @@ func (e *engine) remove(id string, volumes bool) {
 
 // Dial opens a stream to the guest agent of a sandbox.
 func (b *Backend) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	if err := b.begin(ctx, Call{Op: OpDial, Sandbox: b.e.session(id)}); err != nil {
-		return nil, err
-	}
-	b.e.mu.Lock()
-	defer b.e.mu.Unlock()
-	s, err := b.e.find(id)
-	if err != nil {
-		return nil, err
-	}
-	if s.guest == nil {
-		return nil, fmt.Errorf("memory: the sandbox is stopped: %w", backend.ErrLost)
-	}
-	host, end := net.Pipe()
-	s.guest.serve(end)
-	return host, nil
+	return call(ctx, b, OpDial, id, func(s *sandbox) (io.ReadWriteCloser, error) {
+		if s.guest == nil {
+			return nil, fmt.Errorf("memory: the sandbox is stopped: %w", backend.ErrLost)
+		}
+		host, end := net.Pipe()
+		s.guest.serve(end)
+		return host, nil
+	})
 }
 
 // Ping returns information about the simulated engine.

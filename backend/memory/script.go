@@ -146,18 +146,7 @@ func (b *Backend) Commands() []string {
 	return lines
 }
 
-// record records a call and applies the Fault function.
-func (e *engine) record(ctx context.Context, c Call) error {
-	e.note(c)
-	e.mu.Lock()
-	fault := e.fault
-	e.mu.Unlock()
-	if fault == nil {
-		return nil
-	}
-	return fault(ctx, c)
-}
-
+// note records a call.
 func (e *engine) note(c Call) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
