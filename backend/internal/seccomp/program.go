@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-//go:generate go run mknumbers.go
+//go:generate sh mknumbers.sh
 
 //go:embed numbers_*.txt
 var numbers embed.FS

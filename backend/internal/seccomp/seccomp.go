@@ -18,8 +18,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -107,21 +105,8 @@ func atLeast(release, minimum string) bool {
 	if minimum == "" {
 		return true
 	}
-	have, ok1 := version(release)
-	want, ok2 := version(minimum)
-	return ok1 && ok2 && slices.Compare(have, want) >= 0
-}
-
-func version(release string) ([]int, bool) {
-	parts := strings.SplitN(release, ".", 3)
-	if len(parts) < 2 {
-		return nil, false
-	}
-	major, err1 := strconv.Atoi(parts[0])
-	digits := strings.IndexFunc(parts[1], func(r rune) bool { return r < '0' || r > '9' })
-	if digits < 0 {
-		digits = len(parts[1])
-	}
-	minor, err2 := strconv.Atoi(parts[1][:digits])
-	return []int{major, minor}, err1 == nil && err2 == nil
+	var have, want [2]int
+	_, err1 := fmt.Sscanf(release, "%d.%d", &have[0], &have[1])
+	_, err2 := fmt.Sscanf(minimum, "%d.%d", &want[0], &want[1])
+	return err1 == nil && err2 == nil && slices.Compare(have[:], want[:]) >= 0
 }
