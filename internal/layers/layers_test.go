@@ -58,7 +58,7 @@ func layers() []layer {
 		// Shared packages of drivers.
 		{dir: "backend/internal/registryauth", only: []string{"github.com/docker/cli", "github.com/docker/docker-credential-helpers"}},
 		{dir: "backend/internal/host", may: []string{"backend"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
-		{dir: "backend/internal/kit", may: []string{"backend", "backend/internal/host", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "github.com/distribution/reference", "go.opentelemetry.io/otel", "golang.org/x/sys"}},
+		{dir: "backend/internal/kit", may: []string{"backend", "backend/internal/host", "internal/guest", "internal/bound", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "github.com/distribution/reference", "go.opentelemetry.io/otel", "golang.org/x/sync", "golang.org/x/sys"}},
 		{dir: "internal/guest"},
 		// Parts of the guest agent, lowest layer first.
 		{dir: "internal/guest/proc", may: []string{"internal/guest"}},

@@ -5,6 +5,7 @@
 package kit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -220,13 +222,9 @@ func (c *Calls) Retry(ctx context.Context, f func() (done bool, err error)) erro
 		if done {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			if err == nil {
-				err = c.Fail(ctx, "wait", ctx.Err())
-			}
-			return err
-		case <-time.After(min(max(retryFirst, time.Since(begin)/5), retryMax)): // pauses grow with the elapsed time
+		pause := min(max(retryFirst, time.Since(begin)/5), retryMax) // grows with the elapsed time
+		if !bound.Pause(ctx, pause) {
+			return cmp.Or(err, c.Fail(ctx, "wait", ctx.Err()))
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
@@ -60,10 +61,8 @@ func ReachGuest(
 		} else if now != pid {
 			return nil, fmt.Errorf("the guest agent exited: %w", backend.ErrLost)
 		}
-		select {
-		case <-ctx.Done():
+		if !bound.Pause(ctx, wait) {
 			return nil, ctx.Err()
-		case <-time.After(wait):
 		}
 	}
 }

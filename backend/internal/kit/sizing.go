@@ -5,6 +5,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
@@ -17,15 +19,13 @@ const sizingBound = 2 * time.Minute // maximum time of the probe
 // The function calls probe on first use. It returns an error if ctx ends or if probe has a temporary failure, for
 // example a full disk. Temporary failures are not cached. The function is safe for concurrent use.
 func NewSizing(calls *Calls, probe func(context.Context) error) func(context.Context) (backend.Enforcement, error) {
-	lock := make(chan struct{}, 1) // holds one token while a caller uses found
+	lock := semaphore.NewWeighted(1) // held while a caller uses found
 	var found backend.Enforcement
 	return func(ctx context.Context) (backend.Enforcement, error) {
-		select {
-		case lock <- struct{}{}:
-			defer func() { <-lock }()
-		case <-ctx.Done():
-			return "", ctx.Err()
+		if err := lock.Acquire(ctx, 1); err != nil {
+			return "", err
 		}
+		defer lock.Release(1)
 		if found != "" {
 			return found, nil
 		}
