@@ -89,7 +89,6 @@ func TestEngineFallsSilentInCreate(t *testing.T) {
 	time.Sleep(100 * time.Millisecond) // the first request of the cleanup is also lost
 	p.on(func(*http.Request) bool { return true })
 	must(t, b.Close()) // waits for the cleanup
-	nothingLeft(t, spec.ID)
 }
 
 // TestEngineSlow verifies that a call may take longer than Patience if the engine responds to pings.

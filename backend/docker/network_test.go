@@ -58,7 +58,6 @@ func TestNetworkUnguarded(t *testing.T) {
 	spec := newSpec()
 	spec.Network = backend.NetworkBridge
 	backendtest.Fails(t, "Create", second(b.Create(t.Context(), spec)), backend.ErrUnsupported)
-	nothingLeft(t, spec.ID)
 }
 
 // stubGuest returns a guest agent without any features (testdata/stubguest.go). The end of the test removes the volume.

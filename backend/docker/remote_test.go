@@ -14,33 +14,24 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 )
 
-// TestRemoteEngine verifies that the driver works over TCP, with and without TLS, as for an engine on another host.
+// TestRemoteEngine verifies that the driver works over TCP with TLS, as for an engine on another host.
 func TestRemoteEngine(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
-	plain, secure := httptest.NewServer(p.handler), httptest.NewUnstartedServer(p.handler)
+	secure := httptest.NewUnstartedServer(p.handler)
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
 	secure.StartTLS()
-	t.Cleanup(plain.Close)
 	t.Cleanup(secure.Close)
 	roots := x509.NewCertPool()
 	roots.AddCert(secure.Certificate())
-	host := func(s *httptest.Server) string { return "tcp://" + s.Listener.Addr().String() }
-
-	for name, o := range map[string]docker.Options{
-		"plain": {Host: host(plain)},
-		"TLS":   {Host: host(secure), TLS: &tls.Config{RootCAs: roots}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := newBackend(t, func(to *docker.Options) { *to = o })
-			info := backendtest.Create(t, b, newSpec())
-			backendtest.Prints(t, backendtest.Dial(t, b, info.ID), "echo dial", "dial\n")
-		})
-	}
-	if _, err := docker.New(t.Context(), &docker.Options{Host: host(secure), TLS: &tls.Config{}}); !errors.Is(err, backend.ErrUnavailable) {
+	host := "tcp://" + secure.Listener.Addr().String()
+	b := newBackend(t, func(o *docker.Options) { o.Host, o.TLS = host, &tls.Config{RootCAs: roots} })
+	info := backendtest.Create(t, b, newSpec())
+	backendtest.Prints(t, backendtest.Dial(t, b, info.ID), "echo dial", "dial\n")
+	if _, err := docker.New(t.Context(), &docker.Options{Host: host, TLS: &tls.Config{}}); !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("unknown authority: %v, want ErrUnavailable", err)
 	}
-	if _, err := docker.New(t.Context(), &docker.Options{Host: host(secure)}); !errors.Is(err, backend.ErrInvalid) {
+	if _, err := docker.New(t.Context(), &docker.Options{Host: host}); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("no TLS: %v, want ErrInvalid", err)
 	}
 }

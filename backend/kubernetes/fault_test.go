@@ -165,20 +165,6 @@ func TestRole(t *testing.T) {
 	}
 }
 
-// TestQuota verifies that an exceeded namespace quota returns ErrCapacity and not a failure of the request.
-func TestQuota(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	ns := ownNamespace(t)
-	limitTo(t, ns, corev1.ResourcePods, "0")
-	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace = ns })
-	backendtest.Fails(t, "Create", second(b.Create(ctx, newSpec())), backend.ErrCapacity)
-	if left, err := b.List(ctx, backend.Filter{Instance: instance}); err != nil || len(left) != 0 {
-		t.Errorf("left: %+v, %v", left, err)
-	}
-}
-
 // TestNoNode verifies that Create fails after a while if no node can run the sandbox, and that no objects remain.
 func TestNoNode(t *testing.T) {
 	t.Parallel()

@@ -81,10 +81,11 @@ func pullSecret(t testing.TB, dir string) (name string) {
 	return name
 }
 
-// plainPod returns a pod other than a sandbox, conforming to the restricted Pod Security Standard.
-func plainPod() *corev1.Pod {
-	no, yes, user := false, true, int64(1000)
-	return &corev1.Pod{
+// foreign creates a pod other than a sandbox, conforming to the restricted Pod Security Standard.
+func foreign(t testing.TB, labels map[string]string) []string {
+	t.Helper()
+	no, yes, user, now := false, true, int64(1000), int64(0)
+	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "workcell-foreign-" + strings.ToLower(rand.Text())[:10], Labels: map[string]string{}},
 		Spec: corev1.PodSpec{AutomountServiceAccountToken: &no, Containers: []corev1.Container{{
 			Name: "sandbox", Image: debianImage, ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "1000"},
@@ -94,27 +95,14 @@ func plainPod() *corev1.Pod {
 			},
 		}}},
 	}
-}
-
-// startPod creates a pod. The end of the test removes it.
-func startPod(t testing.TB, pod *corev1.Pod) *corev1.Pod {
-	t.Helper()
-	pods, now := clustertest.Pods(admin(t), namespace()), int64(0)
-	made, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
+	for k, v := range labels {
+		pod.Labels[k] = strings.NewReplacer(":", "-", "/", "-").Replace(v)
+	}
+	pods := clustertest.Pods(admin(t), namespace())
+	pod, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
 	must(t, err)
 	t.Cleanup(func() {
 		must(t, pods.Delete(context.Background(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
 	})
-	return made
-}
-
-// foreign creates a pod other than a sandbox.
-func foreign(t testing.TB, labels map[string]string) []string {
-	t.Helper()
-	pod := plainPod()
-	for k, v := range labels {
-		pod.Labels[k] = strings.NewReplacer(":", "-", "/", "-").Replace(v)
-	}
-	pod = startPod(t, pod)
 	return []string{pod.Name, pod.Name + "." + strings.ToLower(rand.Text()), string(pod.UID)}
 }

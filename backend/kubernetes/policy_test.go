@@ -1,11 +1,7 @@
 package kubernetes_test
 
 import (
-	"bytes"
 	"errors"
-	"io"
-	"net/http"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -136,31 +132,6 @@ func TestTryNetworkUntold(t *testing.T) {
 		PolicyTypes: both, Ingress: []networkingv1.NetworkPolicyIngressRule{{}}, Egress: []networkingv1.NetworkPolicyEgressRule{{}},
 	})
 	backendtest.Fails(t, "TryNetwork", second(b.TryNetwork(t.Context(), debianImage)), nil)
-}
-
-// TestTryNetworkNotEnforced verifies that TryNetwork fails if an isolated pod reaches another pod.
-func TestTryNetworkNotEnforced(t *testing.T) {
-	t.Parallel()
-	ns := ownNamespace(t)
-	label := regexp.MustCompile(`(?s)(network-trial.*` + regexp.QuoteMeta(backend.LabelPrefix) + `network\W{1,4})none`)
-	b := newBackend(t, func(o *kubernetes.Options) {
-		o.Namespace = ns
-		// Without this label, the policy selects no pod of the test.
-		o.Config = through(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
-			if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pods") {
-				body, err := io.ReadAll(r.Body)
-				if err != nil {
-					return nil, err
-				}
-				r.Body = io.NopCloser(bytes.NewReader(label.ReplaceAll(body, []byte("${1}open"))))
-			}
-			return next.RoundTrip(r)
-		})
-	})
-	if _, err := b.TryNetwork(t.Context(), debianImage); !errors.Is(err, backend.ErrUnsupported) ||
-		!strings.Contains(err.Error(), "does not enforce") || !strings.Contains(err.Error(), "API server") {
-		t.Errorf("%v, want ErrUnsupported", err)
-	}
 }
 
 // TestPolicyDeleted verifies that Create and Start restore a deleted or changed network policy.

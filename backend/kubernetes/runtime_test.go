@@ -16,29 +16,9 @@ import (
 	"github.com/workcell-dev/workcell/backend/kubernetes"
 )
 
-// TestRuntimeClass verifies that a sandbox runs with the requested RuntimeClass if the operator allows it.
+// TestRuntimeClass verifies that a sandbox runs with the requested RuntimeClass. The handler of a RuntimeClass determines
+// the isolation. A missing class and the default runtime count as containers.
 func TestRuntimeClass(t *testing.T) {
-	t.Parallel()
-	name := "workcell-" + strings.ToLower(rand.Text())
-	classes := runtimeClasses(admin(t), "")
-	_, err := classes.Create(t.Context(), &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: "runc"}, metav1.CreateOptions{})
-	must(t, err)
-	t.Cleanup(func() { must(t, classes.Delete(context.Background(), name, metav1.DeleteOptions{})) })
-	spec := newSpec()
-	spec.OCIRuntime = name
-	if _, err := newBackend(t, nil).Create(t.Context(), spec); !errors.Is(err, backend.ErrUnsupported) {
-		t.Errorf("a class that is not listed: %v, want ErrUnsupported", err)
-	}
-	b := newBackend(t, func(o *kubernetes.Options) { o.RuntimeClasses = []string{name} })
-	info := backendtest.Create(t, b, spec)
-	if class := podOf(t, info.ID).Spec.RuntimeClassName; class == nil || *class != name {
-		t.Errorf("the pod has the runtime class %v", class)
-	}
-}
-
-// TestRuntimeClassIsolation verifies that the handler of a RuntimeClass determines its isolation, and that a missing
-// class and the default runtime count as containers.
-func TestRuntimeClassIsolation(t *testing.T) {
 	t.Parallel()
 	prefix, classes := "workcell-"+strings.ToLower(rand.Text())+"-", runtimeClasses(admin(t), "")
 	want, names := map[string]backend.Isolation{"": backend.IsolationContainer}, []string{}
@@ -60,7 +40,13 @@ func TestRuntimeClassIsolation(t *testing.T) {
 		t.Errorf("isolation %v, want %v", got, want)
 	}
 	spec := newSpec()
-	spec.OCIRuntime, spec.Isolation = prefix+"runsc"+"x", backend.IsolationVM
+	spec.OCIRuntime = prefix + "runcx"
+	info := backendtest.Create(t, b, spec)
+	if class := podOf(t, info.ID).Spec.RuntimeClassName; class == nil || *class != spec.OCIRuntime {
+		t.Errorf("the pod has the runtime class %v", class)
+	}
+	spec = newSpec()
+	spec.OCIRuntime, spec.Isolation = prefix+"runscx", backend.IsolationVM
 	if _, err := b.Create(t.Context(), spec); !errors.As(err, new(*backend.IsolationError)) {
 		t.Errorf("a virtual machine of gVisor: %v", err)
 	}

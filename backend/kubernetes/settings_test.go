@@ -54,14 +54,3 @@ func TestPodSettings(t *testing.T) {
 	_, err = kubernetes.New(t.Context(), &kubernetes.Options{Config: admin(t), Labels: reserved})
 	backendtest.Fails(t, "New with a label that the driver sets", err, backend.ErrInvalid)
 }
-
-// TestUnpullable verifies that the error for an unpullable image contains the node's reason.
-func TestUnpullable(t *testing.T) {
-	t.Parallel()
-	spec := newSpec()
-	spec.Image, spec.Pull = "127.0.0.1:1/acme/none:1", backend.PullMissing
-	_, err := newBackend(t, nil).Create(t.Context(), spec)
-	if !errors.Is(err, backend.ErrImage) || !strings.Contains(err.Error(), "connection refused") {
-		t.Errorf("%v, want ErrImage with the reason", err)
-	}
-}
