@@ -104,6 +104,38 @@ func TestDead(t *testing.T) {
 	}
 }
 
+// TestImageOfEnvironment verifies that a sandbox reports the image of its request. The container of an environment has
+// another image. Otherwise, the pool would take the sandbox for outdated.
+func TestImageOfEnvironment(t *testing.T) {
+	t.Parallel()
+	b := newFake(t, map[string]http.HandlerFunc{"GET /containers/json": answer(http.StatusOK, `[{
+		"Id": "c", "ImageID": "x", "State": "running", "Names": ["/workcell-a"],
+		"Labels": {"dev.workcell.role": "sandbox", "dev.workcell.id": "a", "dev.workcell.image-id": "image"}}]`),
+	}, nil)
+	list, err := b.List(t.Context(), backend.Filter{})
+	if err != nil || len(list) != 1 || list[0].ImageID != "image" {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// TestVolumeInUse verifies that the removal of a workspace fails while a container of another program uses it, so that
+// a sweep tries again. Remove ignores only another sandbox of the session.
+func TestVolumeInUse(t *testing.T) {
+	t.Parallel()
+	for role, want := range map[string]error{"other": backend.ErrExists, backend.RoleSandbox: nil} {
+		list := `[{"State": "exited", "Labels": {"dev.workcell.role": "` + role + `"}}]`
+		b := newFake(t, map[string]http.HandlerFunc{
+			"GET /info":                            answer(http.StatusOK, "{}"),
+			"GET /containers/" + fakeID + "/json":  answer(http.StatusOK, sandbox("exited", "")),
+			"DELETE /containers/" + fakeID:         answer(http.StatusNoContent, ""),
+			"DELETE /volumes/workcell-s-workspace": answer(http.StatusConflict, ""),
+			"GET /containers/json":                 answer(http.StatusOK, list),
+		}, nil)
+		err := b.Remove(t.Context(), fakeID, backend.RemoveOptions{Volumes: true})
+		backendtest.Fails(t, "Remove with a container of role "+role, err, want)
+	}
+}
+
 // bridgedLabels are the labels of a sandbox with a network.
 const bridgedLabels = `,"` + backend.LabelPrefix + `config":"{\"network\":\"bridge\"}"`
 
