@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -233,29 +232,15 @@ func (l *link) send(msg jsonrpc.Message) error {
 	case <-l.ctx.Done():
 		return l.ctx.Err()
 	}
-	parts, err := encode(msg)
+	data, err := jsonrpc.EncodeMessage(msg)
 	if err != nil {
 		return err
 	}
 	if err := l.c.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil {
 		return err
 	}
-	for _, part := range parts {
-		if _, err := l.c.Write(part); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// encode returns the line of a message in parts. A large result is a separate part, so it is not copied.
-func encode(msg jsonrpc.Message) ([][]byte, error) {
-	if res, ok := msg.(*jsonrpc.Response); ok && len(res.Result) > smallLine && bytes.IndexByte(res.Result, '\n') < 0 {
-		id, err := json.Marshal(res.ID.Raw())
-		return [][]byte{fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":`, id), res.Result, []byte("}\n")}, err
-	}
-	data, err := jsonrpc.EncodeMessage(msg)
-	return [][]byte{append(data, '\n')}, err
+	_, err = l.c.Write(append(data, '\n'))
+	return err
 }
 
 // Close closes the connection and frees the resources of unanswered requests.
