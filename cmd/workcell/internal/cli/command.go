@@ -211,23 +211,11 @@ func commandHint(group *cobra.Command, args []string) string {
 	return "did you mean `" + group.CommandPath() + " " + near + "`? " + hint
 }
 
-// buildVersion returns version. If version is empty, it returns the module version and revision recorded by Go.
+// buildVersion returns version. If version is empty, it returns the module version recorded by Go, which contains the
+// revision.
 func buildVersion(version string) string {
-	if version != "" {
-		return version
+	if info, ok := debug.ReadBuildInfo(); ok && version == "" {
+		version = strings.Trim(info.Main.Version, "()")
 	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	v := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && (v == "" || v == "(devel)") {
-			v = "devel-" + s.Value[:min(12, len(s.Value))]
-		}
-	}
-	if v == "" || v == "(devel)" {
-		return "devel"
-	}
-	return v
+	return cmp.Or(version, "devel")
 }
