@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -17,6 +16,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
@@ -166,11 +166,8 @@ func WriteFacts(w io.Writer, facts ...string) error {
 	return err
 }
 
-// notYAML matches the characters of JSON strings with a problem in YAML, such as invalid characters and line breaks.
-var notYAML = regexp.MustCompile("[\x7f-\u009f\ufeff\ufffe\uffff]")
-
 // WriteLines writes a result as text, safe for a terminal. It writes strings unchanged and other values in YAML
-// style, or else as JSON.
+// style. Very large values remain JSON.
 func WriteLines(w io.Writer, prefix string, v any) error {
 	text, ok := v.(string)
 	if !ok {
@@ -178,18 +175,14 @@ func WriteLines(w io.Writer, prefix string, v any) error {
 		if err != nil {
 			return err
 		}
-		raw = notYAML.ReplaceAllFunc(raw, func(c []byte) []byte { return fmt.Appendf(nil, `\u%04x`, []rune(string(c))[0]) })
-		var plain any // decoding as YAML distinguishes whole numbers from other numbers
-		var b strings.Builder
-		if yaml.Unmarshal(raw, &plain) != nil { // for example, a key is too long
-			err = writeJSON(&b, v)
-		} else if raw, err = yaml.Marshal(plain); err == nil {
-			b.Write(raw)
+		plain, tooLarge := expr.DecodeJSON(raw) // distinguishes whole numbers from other numbers
+		if tooLarge == nil {
+			raw, err = yaml.Marshal(plain)
 		}
 		if err != nil {
 			return err
 		}
-		text = b.String()
+		text = string(raw)
 	}
 	for line := range strings.Lines(strings.TrimRight(text, "\n") + "\n") {
 		if _, err := io.WriteString(w, prefix+sanitize.Text(line)); err != nil {

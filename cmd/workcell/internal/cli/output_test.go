@@ -38,12 +38,6 @@ func TestOutput(t *testing.T) {
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("result (-want +got):\n%s", diff)
 	}
-	b.Reset()
-	long := strings.Repeat("k", 2000) // YAML limits keys
-	err := WriteLines(&b, "  ", map[string]any{long: 1})
-	if want := "  {\n    \"" + long + "\": 1\n  }\n"; err != nil || b.String() != want {
-		t.Errorf("%v: %q", err, b.String())
-	}
 }
 
 func TestTableIsSafeForATerminal(t *testing.T) {
