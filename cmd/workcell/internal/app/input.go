@@ -26,18 +26,16 @@ func SchemaOf(wf *workflow.Workflow) (map[string]any, error) {
 		return wf.InputSchema(), nil
 	}
 	schema, err := tools.InputSchema(doc)
-	if err != nil || schema != nil || strings.Contains(doc.Text(), "{{>") { // a partial may read any name
+	if err != nil || schema != nil {
 		return schema, err
 	}
+	names, known := templateNames(doc.Text())
+	if !known {
+		return nil, nil
+	}
 	properties := map[string]any{}
-	for _, tag := range tags.FindAllString(doc.Text(), -1) {
-		m := plainTag.FindStringSubmatch(tag)
-		if m == nil { // a helper may read any name
-			return nil, nil
-		}
-		if name, _, _ := strings.Cut(m[2], "."); !slices.Contains([]string{"", "else", "this", "history"}, name) {
-			properties[name] = map[string]any{}
-		}
+	for name := range names {
+		properties[name] = map[string]any{}
 	}
 	return map[string]any{"properties": properties, "additionalProperties": false}, nil
 }
@@ -49,23 +47,29 @@ func Unset(wf *workflow.Workflow, input map[string]any) (unset []string) {
 	if schema, err := tools.InputSchema(doc); err != nil || schema != nil {
 		return nil
 	}
-	optional := map[string]bool{"": true, "else": true, "this": true, "history": true}
-	for _, tag := range tags.FindAllString(doc.Text(), -1) {
-		if m := plainTag.FindStringSubmatch(tag); m != nil && m[1] != "" {
-			optional[m[2]] = true
-		}
-	}
-	for _, tag := range tags.FindAllString(doc.Text(), -1) {
-		m := plainTag.FindStringSubmatch(tag)
-		if m == nil { // a helper may set any name
-			return nil
-		}
-		name, _, _ := strings.Cut(m[2], ".")
-		if _, set := input[name]; !set && !optional[name] && !optional[m[2]] {
-			unset, optional[name] = append(unset, name), true
+	names, _ := templateNames(doc.Text())
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if _, set := input[name]; !set && !names[name] {
+			unset = append(unset, name)
 		}
 	}
 	return unset
+}
+
+// templateNames returns the names in a template, and whether a block reads them too. known is false for a helper or a
+// partial, which may read and set any name.
+func templateNames(text string) (names map[string]bool, known bool) {
+	names = map[string]bool{}
+	for _, tag := range tags.FindAllString(text, -1) {
+		m := plainTag.FindStringSubmatch(tag)
+		if m == nil {
+			return nil, false
+		}
+		if name, _, _ := strings.Cut(m[2], "."); !slices.Contains([]string{"", "else", "this", "history"}, name) {
+			names[name] = names[name] || m[1] != ""
+		}
+	}
+	return names, true
 }
 
 // tags matches template tags. plainTag matches tags reading at most one input: {{x.y}}, {{{x}}}, {{#if x}}, and
