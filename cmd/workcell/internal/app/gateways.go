@@ -67,11 +67,7 @@ func ServiceProblems(g *services.Gateway, doc *frontmatter.Document) error {
 	if doc.Sandbox == nil {
 		return nil
 	}
-	var errs []error
-	for _, p := range g.Problems(doc.Sandbox.Services) {
-		errs = append(errs, doc.Problem("sandbox."+p.Field, p.Hint, "%s", p.Message))
-	}
-	return errors.Join(errs...)
+	return sandboxProblems(doc, "", g.Problems(doc.Sandbox.Services))
 }
 
 // environments returns what installs packages for this command's sandboxes.

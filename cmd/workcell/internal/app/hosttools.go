@@ -74,9 +74,14 @@ func HostToolProblems(ctx context.Context, r *hosttools.Registry, doc *frontmatt
 	if err != nil {
 		return doc.Problem("sandbox.host_tools", "", "%v", err)
 	}
+	return sandboxProblems(doc, "host_tools.", problems)
+}
+
+// sandboxProblems returns the problems of fields below prefix in an agent's sandbox.
+func sandboxProblems(doc *frontmatter.Document, prefix string, list hosttools.Problems) error {
 	var errs []error
-	for _, p := range problems {
-		errs = append(errs, doc.Problem("sandbox.host_tools."+p.Field, p.Hint, "%s", p.Message))
+	for _, p := range list {
+		errs = append(errs, doc.Problem("sandbox."+prefix+p.Field, p.Hint, "%s", p.Message))
 	}
 	return errors.Join(errs...)
 }
