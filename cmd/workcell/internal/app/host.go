@@ -292,7 +292,7 @@ func (a *App) Observe(
 	}
 	defer func() {
 		tel.Close(ctx)
-		if id := tel.TraceID(); oneRun && id != "" && tel.Exports() {
+		if id := tel.TraceID(); oneRun && id != "" {
 			a.Notice("trace: %s", id)
 		}
 	}()

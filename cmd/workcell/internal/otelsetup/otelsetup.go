@@ -162,15 +162,8 @@ func oldNames(e environ.Lookup) bool {
 // KeepIn stores the spans of this process in dir, including earlier spans. It reports whether spans
 // are stored. If Options.Keep is not set or traces are off, it returns false. Later calls do not change the directory.
 func (t *Tracing) KeepIn(dir string) bool {
-	if t.kept == nil {
-		return false
-	}
-	t.kept.Keep(dir)
-	return t.kept.Kept()
+	return t.kept != nil && t.kept.Keep(dir)
 }
-
-// Exports reports whether traces are exported.
-func (t *Tracing) Exports() bool { return t.exports }
 
 // newResource returns the service resource from OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES. The default name is
 // "workcell".
@@ -269,9 +262,10 @@ func (t *Tracing) Close(ctx context.Context) {
 	}
 }
 
-// TraceID returns the id of the first trace of this process. It is empty if traces are off or no trace was started.
+// TraceID returns the id of the first trace of this process. It is empty if traces are not exported or no trace was
+// started.
 func (t *Tracing) TraceID() string {
-	if id := t.roots.id.Load(); id != nil {
+	if id := t.roots.id.Load(); id != nil && t.exports {
 		return id.String()
 	}
 	return ""

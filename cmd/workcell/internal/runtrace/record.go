@@ -46,23 +46,24 @@ type Recorder struct {
 func (r *Recorder) Exporter() sdktrace.SpanExporter { return otlptrace.NewUnstarted(client{r}) }
 
 // Keep creates dir and the file in it, and writes all spans to the file. If the file has spans of earlier processes of
-// the run, Keep appends to it. Later calls have no effect, because one process executes one run.
-func (r *Recorder) Keep(dir string) {
+// the run, Keep appends to it. Later calls have no effect, because one process executes one run. Keep reports whether
+// the file exists.
+func (r *Recorder) Keep(dir string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.file != nil || r.err != nil {
-		return
+		return r.file != nil
 	}
 	if r.err = os.MkdirAll(dir, 0o700); r.err != nil {
-		return
+		return false
 	}
 	if r.file, r.err = os.OpenFile(filepath.Join(dir, FileName), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600); r.err != nil {
-		return
+		return false
 	}
 	st, err := r.file.Stat()
 	if err != nil {
 		r.err = err
-		return
+		return true
 	}
 	r.size = int(st.Size())
 	lines := r.waiting
@@ -74,6 +75,7 @@ func (r *Recorder) Keep(dir string) {
 		}
 	}
 	r.write(lines)
+	return true
 }
 
 // Close closes the file and returns the first write error.
@@ -88,13 +90,6 @@ func (r *Recorder) Close() error {
 	r.err = cmp.Or(r.err, err)
 	err, r.err = r.err, errors.Join(r.err, os.ErrClosed)
 	return err
-}
-
-// Kept reports whether the file exists.
-func (r *Recorder) Kept() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.file != nil
 }
 
 // write appends complete lines. The caller must hold r.mu.

@@ -33,7 +33,9 @@ func record(t *testing.T, r *Recorder, dir string) (traceID string) {
 	chat.SetAttributes(attribute.String("error.type", "timeout"))
 	chat.AddEvent("workcell.oom_kill")
 	chat.End() // before the file is known
-	r.Keep(dir)
+	if !r.Keep(dir) && !errors.Is(r.err, errFull) {
+		t.Error("nothing is kept")
+	}
 	inner.End()
 	root.End()
 	if err := provider.Shutdown(t.Context()); err != nil {
@@ -57,9 +59,6 @@ func TestKeepAndDraw(t *testing.T) {
 	t.Parallel()
 	dir, r := filepath.Join(t.TempDir(), "runs", "run_1"), &Recorder{}
 	id := record(t, r, dir)
-	if !r.Kept() {
-		t.Error("nothing is kept")
-	}
 	checktest.Must(t, r.Close())
 	traces := read(t, dir)
 	if len(traces) != 1 || traces[0].ID != id || traces[0].Spans != 3 || len(traces[0].Roots) != 1 {
