@@ -39,7 +39,7 @@ const (
 // abi is a system call interface of a host.
 type abi struct {
 	audit uint32 // an AUDIT_ARCH constant of the kernel
-	table string // name of the table of call numbers
+	table string // name of the table of call numbers; a GOARCH value
 }
 
 func abis() map[specs.Arch]abi {

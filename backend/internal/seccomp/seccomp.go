@@ -68,14 +68,13 @@ func OCI(t Target) (*specs.LinuxSeccomp, error) {
 		return nil, fmt.Errorf("seccomp profile: %w", err)
 	}
 	out := &specs.LinuxSeccomp{DefaultAction: s.DefaultAction, DefaultErrnoRet: s.DefaultErrnoRet}
-	native, err := nativeArch(t.Arch)
-	if err != nil {
-		return nil, err
-	}
 	for _, a := range s.ArchMap {
-		if a.Architecture == native {
-			out.Architectures = append([]specs.Arch{native}, a.SubArchitectures...)
+		if abis()[a.Architecture].table == t.Arch {
+			out.Architectures = append([]specs.Arch{a.Architecture}, a.SubArchitectures...)
 		}
+	}
+	if out.Architectures == nil {
+		return nil, fmt.Errorf("no seccomp profile for architecture %q", t.Arch)
 	}
 	for _, c := range s.Syscalls {
 		if len(c.Includes.Arches) > 0 && !slices.Contains(c.Includes.Arches, t.Arch) {
@@ -87,16 +86,6 @@ func OCI(t Target) (*specs.LinuxSeccomp, error) {
 		out.Syscalls = append(out.Syscalls, c.LinuxSyscall)
 	}
 	return out, nil
-}
-
-func nativeArch(arch string) (specs.Arch, error) {
-	switch arch {
-	case "amd64":
-		return specs.ArchX86_64, nil
-	case "arm64":
-		return specs.ArchAARCH64, nil
-	}
-	return "", fmt.Errorf("no seccomp profile for architecture %q", arch)
 }
 
 // atLeast compares kernel releases by their first two numbers. An unparsable release counts as old, because a filter
