@@ -34,12 +34,6 @@ func newFiles() *files {
 	return &files{nodes: map[string]*node{".": {dir: true, mode: 0o755, mod: time.Now()}}}
 }
 
-func (f *files) setLimit(n int64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.limit = n
-}
-
 // relative returns the path relative to the workspace.
 func relative(p string) (string, error) {
 	if strings.ContainsRune(p, 0) {

@@ -172,7 +172,9 @@ func (e *engine) create(p *kit.Plan) (backend.Info, error) {
 		return backend.Info{}, fmt.Errorf("memory: workspace of sandbox %s belongs to another installation: %w",
 			info.SessionID, backend.ErrExists)
 	}
-	w.files.setLimit(info.Limits.WorkspaceBytes)
+	w.files.mu.Lock()
+	w.files.limit = info.Limits.WorkspaceBytes
+	w.files.mu.Unlock()
 	s := &sandbox{info: info, files: w.files}
 	s.guest = newGuest(e, s)
 	e.sandboxes[info.ID] = s
