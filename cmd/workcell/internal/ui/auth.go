@@ -8,7 +8,9 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -56,8 +58,24 @@ func (s *Server) use(token string) (t httpguard.Token, ok bool) {
 	return t, ok
 }
 
-// identify returns the client of a request: the owner of the bearer token or of the cookie.
+// proxied reports whether a request is from a reverse proxy of Options.Proxies, and whether other clients may connect
+// directly: programs of this host, or all if no proxies are set.
+func (s *Server) proxied(r *http.Request) (proxied, direct bool) {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	from := at.Addr().Unmap()
+	proxied = err == nil && slices.ContainsFunc(s.opts.Proxies, func(p netip.Prefix) bool { return p.Contains(from) })
+	return proxied, len(s.opts.Proxies) == 0 || from.IsLoopback()
+}
+
+// identify returns the client of a request: the user named by the proxy, or the owner of the bearer token or cookie.
 func (s *Server) identify(r *http.Request) (who string, ok bool) {
+	if proxied, _ := s.proxied(r); proxied && s.opts.UserName != "" {
+		names := r.Header.Values(s.opts.UserName)
+		if len(names) != 1 || names[0] == "" || names[0] == httpguard.Local { // several: one may be the client's
+			return "", false
+		}
+		return names[0], true
+	}
 	if token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); bearer {
 		t, ok := s.opts.Tokens.Find(token)
 		return t.Name, ok

@@ -32,7 +32,7 @@ func (s *Server) OpenSecond(ctx context.Context) error {
 func (s *Server) Routes() map[string]string {
 	out := map[string]string{}
 	for _, r := range s.table() {
-		out[r.pattern] = []string{"reads", "acts", "opens", "live"}[r.kind]
+		out[r.pattern] = []string{"reads", "opens", "live", "acts"}[min(r.kind, acts)]
 	}
 	return out
 }

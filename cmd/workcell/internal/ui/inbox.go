@@ -140,7 +140,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) error {
 // see notes more or fewer streams, or a request, of a browser with the right to approve. Programs with a token do not
 // count.
 func (s *Server) see(r *http.Request, streams int64) {
-	if s.opts.ReadOnly || r.Header.Get("Authorization") != "" {
+	if !s.opts.may(approves) || r.Header.Get("Authorization") != "" {
 		return
 	}
 	s.browsers.Add(streams)

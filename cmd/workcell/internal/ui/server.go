@@ -22,8 +22,10 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -63,6 +65,9 @@ type Options struct {
 	Hosts    []string         // further names of the server
 	Tokens   httpguard.Tokens // instead of login links
 	ReadOnly bool             // leave out all actions
+	Allow    []string         // permitted Actions; nil means all
+	Proxies  []netip.Prefix   // addresses of reverse proxies, which terminate TLS; others are rejected if it is set
+	UserName string           // header with the user's name, set by the proxies instead of a login
 	User     string           // who answers questions with a login link
 	State    string           // name of the state, for the footer
 	Version  string
@@ -113,10 +118,24 @@ type routeKind int
 
 const (
 	reads routeKind = iota
-	acts            // changes something; not registered with ReadOnly
 	opens           // needs no login
 	live            // a stream for pages of this server only
+	acts            // an action is acts and its index in Actions; registered only if it is permitted
 )
+
+// Actions are the actions that change files or runs.
+var Actions = []string{"apply", "approve", "cancel"}
+
+const (
+	applies = acts + iota
+	approves
+	cancels
+)
+
+// may reports whether the server permits an action.
+func (o *Options) may(action routeKind) bool {
+	return !o.ReadOnly && (o.Allow == nil || slices.Contains(o.Allow, Actions[action-acts]))
+}
 
 // New returns a Server. The caller must close it.
 func New(ctx context.Context, o Options) (*Server, error) {
@@ -139,7 +158,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	for _, r := range s.table() {
-		if r.kind == acts && o.ReadOnly {
+		if r.kind >= acts && !o.may(r.kind) {
 			continue
 		}
 		s.routes[r.pattern] = r
@@ -177,12 +196,12 @@ func (s *Server) table() []route {
 		{"GET /runs/{run}/patch", s.patch, reads},
 		{"GET /runs/{run}/raw/{path...}", s.rawOutput, reads},
 		{"GET /runs/{run}/steps/{seq}/{field}", s.ofRun("", s.rawStep), reads},
-		{"GET /runs/{run}/apply", s.ofRun("changes", s.applyPreview), acts},
-		{"POST /runs/{run}/apply", s.ofRun("changes", s.apply), acts},
-		{"POST /runs/{run}/cancel", s.cancel, acts},
+		{"GET /runs/{run}/apply", s.ofRun("changes", s.applyPreview), applies},
+		{"POST /runs/{run}/apply", s.ofRun("changes", s.apply), applies},
+		{"POST /runs/{run}/cancel", s.cancel, cancels},
 		{"GET /runs/{run}/transcript", s.ofRun("", s.transcript), reads},
 		{"GET /inbox", s.inbox, reads},
-		{"POST /inbox/{id}/{answer}", s.answer, acts},
+		{"POST /inbox/{id}/{answer}", s.answer, approves},
 		{"GET /sandboxes", s.sandboxes, reads},
 		{"GET /sandboxes/{id}", s.sandbox, reads},
 		{"GET /sandboxes/{id}/files", s.sandboxFiles, reads},
@@ -201,7 +220,7 @@ var contentTypes = map[string]string{
 func (s *Server) load() error {
 	urls := map[string]string{}
 	funcs := maps.Clone(formats)
-	funcs["acts"] = func() bool { return !s.opts.ReadOnly }
+	funcs["may"] = func(action string) bool { return s.opts.may(acts + routeKind(slices.Index(Actions, action))) }
 	funcs["asset"] = func(name string) string { return urls[name] }
 	files, err := web.ReadDir("web")
 	errs := []error{err}
@@ -242,6 +261,10 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		"Cross-Origin-Opener-Policy": {"same-origin"}, "Cross-Origin-Resource-Policy": {"same-origin"},
 		"Cache-Control": {"no-store"},
 	})
+	proxied, direct := s.proxied(r)
+	if host := r.Header.Get("X-Forwarded-Host"); proxied && host != "" {
+		r.Host = host // the browser's
+	}
 	rc := http.NewResponseController(rw)
 	if r.ContentLength != 0 { // the server reads each body before it answers
 		_ = rc.SetReadDeadline(time.Now().Add(cmp.Or(s.opts.body, bodyTimeout))) // always supported by its connections
@@ -253,6 +276,9 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	switch who, ok := s.identify(r); {
 	case !r.ProtoAtLeast(1, 1) || r.URL.Host != "":
 		http.Error(w, "HTTP/1.1 is required", http.StatusBadRequest)
+		return
+	case !direct && !proxied:
+		http.Error(w, "connect through the proxy", http.StatusForbidden)
 		return
 	case !httpguard.HostAllowed(r.Host, s.opts.Hosts...):
 		http.Error(w, "unknown host name; see --allow-host", http.StatusMisdirectedRequest)
@@ -296,7 +322,8 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 // originAllowed reports whether a request is from a page of this server, or from a program without cookies.
 func (s *Server) originAllowed(r *http.Request) bool {
 	unknown := r.Header.Get("Sec-Fetch-Site")+r.Header.Get("Origin") == ""
-	return httpguard.OriginAllowed(s.origins, r) && (r.Header.Get("Cookie") == "" || !unknown)
+	login := r.Header.Get("Cookie") + r.Header.Get(cmp.Or(s.opts.UserName, "Cookie"))
+	return httpguard.OriginAllowed(s.origins, r) && (login == "" || !unknown)
 }
 
 // page is the data of layout.html.

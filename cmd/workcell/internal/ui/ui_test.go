@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -373,6 +374,56 @@ func TestStrangers(t *testing.T) {
 	}
 	if body := reader.page("/runs/run_strangers"); strings.Contains(body, "/cancel") {
 		t.Error("a read-only page has a form that changes something")
+	}
+}
+
+// TestAllowedActions verifies that a server permits only the allowed actions.
+func TestAllowedActions(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(o *ui.Options) { o.Allow = []string{"cancel"} })
+	r.addRun("run_some", "wf", "text")
+	for path, want := range map[string]int{"cancel": http.StatusConflict, "apply": http.StatusNotFound} {
+		if res := r.do(r.client, http.MethodPost, "/runs/run_some/"+path); res.StatusCode != want {
+			t.Errorf("%s: %s, want %d", path, res.Status, want)
+		}
+	}
+}
+
+// TestProxy verifies that the header with the user's name counts only from the reverse proxy, and that only the proxy
+// and this host can connect.
+func TestProxy(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(o *ui.Options) {
+		o.Proxies, o.UserName = []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")}, "X-User"
+		o.Hosts = append(o.Hosts, "pages.example")
+	})
+	for name, test := range map[string]struct {
+		method, from, host, site string
+		users                    []string
+		want                     int
+	}{
+		"user":                {"GET", "192.0.2.7:1", "pages.example", "", []string{"ana"}, http.StatusOK},
+		"no user":             {"GET", "192.0.2.7:1", "pages.example", "", nil, http.StatusUnauthorized},
+		"two users":           {"GET", "192.0.2.7:1", "pages.example", "", []string{"eve", "ana"}, http.StatusUnauthorized},
+		"reserved name":       {"GET", "192.0.2.7:1", "pages.example", "", []string{httpguard.Local}, http.StatusUnauthorized},
+		"other host":          {"GET", "203.0.113.9:1", "", "", []string{"ana"}, http.StatusForbidden},
+		"this host":           {"GET", "127.0.0.1:1", "", "", []string{"ana"}, http.StatusUnauthorized},
+		"foreign name":        {"GET", "192.0.2.7:1", "attacker.example", "", []string{"ana"}, http.StatusMisdirectedRequest},
+		"own page":            {"POST", "192.0.2.7:1", "pages.example", "same-origin", []string{"ana"}, http.StatusSeeOther},
+		"other page":          {"POST", "192.0.2.7:1", "pages.example", "cross-site", []string{"ana"}, http.StatusForbidden},
+		"page without origin": {"POST", "192.0.2.7:1", "pages.example", "", []string{"ana"}, http.StatusForbidden},
+	} {
+		req := httptest.NewRequest(test.method, map[string]string{"GET": "/runs", "POST": "/theme"}[test.method], nil)
+		req.Host, req.RemoteAddr, req.Header["X-User"] = "127.0.0.1", test.from, test.users
+		req.Header.Set("X-Forwarded-Host", test.host)
+		if test.site != "" {
+			req.Header.Set("Sec-Fetch-Site", test.site)
+		}
+		w := httptest.NewRecorder()
+		r.server.ServeHTTP(w, req)
+		if w.Code != test.want {
+			t.Errorf("%s: %d, want %d", name, w.Code, test.want)
+		}
 	}
 }
 

@@ -13,10 +13,12 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,6 +43,8 @@ const (
 type uiOptions struct {
 	listenFlags
 	readOnly, noOpen bool
+	allow, proxies   []string
+	userHeader       string
 }
 
 func newUICmd(a *command) *cobra.Command {
@@ -53,14 +57,22 @@ within five minutes, and serves pages until you interrupt it. If a server is alr
 command prints a new link for it and exits.
 
 By default, only this host can connect. To listen on another address, you must set --token-file, --tls-cert, and
---tls-key. Everyone who can log in sees all runs and sandboxes of the state.`,
+--tls-key, or --behind-proxy and --token-file or --user-header. Everyone who can log in sees all runs and sandboxes of
+the state.`,
 		Example: "  workcell ui\n  workcell ui --read-only\n" +
-			"  workcell ui --listen 0.0.0.0:7373 --token-file tokens --tls-cert cert.pem --tls-key key.pem",
+			"  workcell ui --listen 0.0.0.0:7373 --token-file tokens --tls-cert cert.pem --tls-key key.pem\n" +
+			"  workcell ui --listen 10.0.0.5:7373 --behind-proxy 10.0.0.2/32 --user-header X-Forwarded-User --allow approve",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },
 	})
 	o.addTo(cmd.Flags(), defaultUIAddress, "", "")
 	cmd.Flags().BoolVar(&o.readOnly, "read-only", false, "leave out everything that changes files, runs, or sandboxes")
+	cmd.Flags().StringSliceVar(&o.allow, "allow", nil,
+		"`ACTION`: permit only these actions: "+strings.Join(ui.Actions, ", ")+" (repeatable; default all)")
+	cmd.Flags().StringSliceVar(&o.proxies, "behind-proxy", nil,
+		"`CIDR`: addresses of the reverse proxy that terminates TLS; other hosts cannot connect (repeatable)")
+	cmd.Flags().StringVar(&o.userHeader, "user-header", "",
+		"`NAME`: header in which the proxy sends the name of the logged-in user, instead of a login on the page")
 	cmd.Flags().BoolVar(&o.noOpen, "no-open", false, "print the link but do not open a browser")
 	return cmd
 }
@@ -85,6 +97,10 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 	if err != nil {
 		return err
 	}
+	proxies, err := o.check()
+	if err != nil {
+		return err
+	}
 	place, err := a.State()
 	if err != nil {
 		return err
@@ -99,7 +115,8 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 		return app.Fail(app.ExitFailed, err, "choose another address with --listen")
 	}
 	defer l.Close() // closed by the server
-	if !httpguard.IsLoopback(l.Addr()) && (len(tokens) == 0 || cert == nil) {
+	secure, login := cert != nil || len(proxies) > 0, len(tokens) > 0 || o.userHeader != ""
+	if !httpguard.IsLoopback(l.Addr()) && !(secure && login) {
 		return app.UsageError(fmt.Errorf("--listen %s accepts connections from other hosts", o.listen),
 			"pass --token-file, --tls-cert, and --tls-key, or listen on 127.0.0.1")
 	}
@@ -118,7 +135,7 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 	defer j.Close() // every change was written before it was acknowledged
 	opts := ui.Options{
 		App: a.App, Journal: j, URL: o.url(l.Addr(), cert), Hosts: append(o.hosts, uiName), Tokens: tokens,
-		ReadOnly: o.readOnly, Secret: secret, User: a.Options.Env.Get("USER"), State: name, Version: a.Options.Version,
+		ReadOnly: o.readOnly, Allow: o.allow, Proxies: proxies, UserName: o.userHeader, Secret: secret, User: a.Options.Env.Get("USER"), State: name, Version: a.Options.Version,
 	}
 	return a.Observe(ctx, false, func(ctx context.Context, _ *otelsetup.Tracing) error {
 		s, err := ui.New(ctx, opts)
@@ -139,6 +156,26 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 		a.Notice("serving pages on %s; press Ctrl-C to stop", opts.URL)
 		return serveUI(ctx, a, s, l, cert)
 	})
+}
+
+// check checks the flags for rights and proxies, and returns the addresses of the proxies.
+func (o *uiOptions) check() (proxies []netip.Prefix, err error) {
+	for _, action := range o.allow {
+		if !slices.Contains(ui.Actions, action) {
+			return nil, app.InvalidFlag("allow", action, "must be one of "+strings.Join(ui.Actions, ", "))
+		}
+	}
+	for _, text := range o.proxies {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, app.InvalidFlag("behind-proxy", text, "must be a range of addresses, for example 10.0.0.2/32")
+		}
+		proxies = append(proxies, p)
+	}
+	if o.userHeader != "" && len(proxies) == 0 {
+		return nil, app.UsageError(errors.New("--user-header requires --behind-proxy, because clients can forge headers"), "")
+	}
+	return proxies, nil
 }
 
 // secretIn returns the secret in a file, which it creates if necessary. Cookies stay valid after a restart.
@@ -184,6 +221,8 @@ func serveUI(ctx context.Context, a *command, s *ui.Server, l net.Listener, cert
 func (o *uiOptions) url(at net.Addr, cert *tls.Config) string {
 	host, port, _ := net.SplitHostPort(at.String()) // always valid, because net set it
 	switch {
+	case len(o.hosts) > 0 && len(o.proxies) > 0:
+		return "https://" + o.hosts[0]
 	case len(o.hosts) > 0:
 		host = o.hosts[0]
 	case httpguard.IsLoopback(at):
