@@ -89,11 +89,11 @@ func TestSlowCommit(t *testing.T) {
 	must(t, b.CommitEnvironment(t.Context(), fakeID))
 }
 
-// TestDead verifies that a container whose removal failed counts as removed, because it can never start.
+// TestDead verifies that a container whose removal failed counts as stopped, so that other processes remove it.
 func TestDead(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[string]backend.State{
-		"dead": backend.StateGone, "removing": backend.StateGone, "exited": backend.StateStopped,
+		"dead": backend.StateStopped, "removing": backend.StateGone, "exited": backend.StateStopped,
 	} {
 		b := newFake(t, map[string]http.HandlerFunc{
 			"GET /containers/" + fakeID + "/json": answer(http.StatusOK, sandbox(status, "")),
