@@ -174,10 +174,7 @@ func ServeUnready(ctx context.Context, l net.Listener, opts *HTTPOptions) error 
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		_ = srv.Shutdown(ctx) // a probe in progress gets its answer
-		return srv.Close()
+		return httpguard.Stop(ctx, srv, time.Second)
 	}
 }
 
@@ -229,7 +226,7 @@ func (h *httpHandler) stop(ctx context.Context, srv *http.Server) error {
 	}
 	h.server.mu.Unlock()
 	down := make(chan error, 1)
-	go func() { down <- srv.Shutdown(ctx) }()
+	go func() { down <- httpguard.Stop(ctx, srv, h.opts.StopTimeout) }()
 	select {
 	case <-h.limiter.Drained: // every call has an answer, which needs the session
 	case <-ctx.Done():
@@ -237,11 +234,7 @@ func (h *httpHandler) stop(ctx context.Context, srv *http.Server) error {
 	for ss := range h.sessions.Sessions() {
 		closeSession(ss)
 	}
-	err := <-down
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = srv.Close() // the remaining clients are too slow
-	}
-	return err
+	return <-down
 }
 
 // ServeHTTP handles one request. It does the cheap checks first, and checks the client's token before anything

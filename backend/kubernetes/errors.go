@@ -106,8 +106,11 @@ func trouble(begin time.Time, pod *corev1.Pod, image string) error {
 				if timedOut(w.Message) && time.Since(begin) < startRetries {
 					continue
 				}
-				return fmt.Errorf("kubernetes: the node cannot start the sandbox: %s: %s: %w",
-					w.Reason, kit.Scrub(w.Message), backend.ErrInvalid)
+				kind := backend.ErrInvalid
+				if timedOut(w.Message) {
+					kind = backend.ErrUnavailable
+				}
+				return fmt.Errorf("kubernetes: the node cannot start the sandbox: %s: %s: %w", w.Reason, kit.Scrub(w.Message), kind)
 			}
 		}
 		if t := s.State.Terminated; t != nil && (s.Name == containerName || t.ExitCode != 0) {

@@ -105,7 +105,7 @@ func TestStartReasons(t *testing.T) {
 		{time.Now(), "context deadline exceeded", "<nil>"},
 		{time.Now(), `failed to reserve container name "sandbox_0": name "sandbox_0" is reserved for "1"`, "<nil>"},
 		{late, "context deadline exceeded", "<nil>"}, // the image was pulled for long, and the runtime's time limit is long
-		{time.Now().Add(-2 * startRetries), "context deadline exceeded", start + "context deadline exceeded: invalid argument"},
+		{time.Now().Add(-2 * startRetries), "context deadline exceeded", start + "context deadline exceeded: engine unavailable"},
 	} {
 		if err := trouble(c.begin, podWaiting(reason, c.message), "a:1"); fmt.Sprint(err) != c.want {
 			t.Errorf("\n got %v\nwant %s", err, c.want)

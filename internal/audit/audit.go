@@ -50,6 +50,7 @@ type Record struct {
 	Argv       []string  `json:"argv,omitempty"`
 	Host       string    `json:"host,omitempty"`        // with the port
 	Request    string    `json:"request,omitempty"`     // method and path, without the query
+	By         string    `json:"by,omitempty"`          // the logged-in user of a page
 	ArgvSHA256 string    `json:"argv_sha256,omitempty"` // of the arguments, each followed by a zero byte
 	Status     string    `json:"status,omitempty"`      // of a command
 	Exit       *int      `json:"exit,omitempty"`        // absent when a signal ended it, and while it runs

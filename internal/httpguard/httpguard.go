@@ -3,7 +3,9 @@
 package httpguard
 
 import (
+	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -29,6 +31,18 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+}
+
+// Stop stops a server. Running requests get their answers. After the time limit, Stop closes all connections. It ignores
+// the end of ctx.
+func Stop(ctx context.Context, srv *http.Server, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	err := srv.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = srv.Close() // the remaining clients are too slow
+	}
+	return err
 }
 
 // HostAllowed protects against DNS rebinding. A web page can make the page's host name resolve to the server, but it

@@ -7,6 +7,7 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -64,14 +65,20 @@ func (s *Server) proxied(r *http.Request) (proxied, direct bool) {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	from := at.Addr().Unmap()
 	proxied = err == nil && slices.ContainsFunc(s.opts.Proxies, func(p netip.Prefix) bool { return p.Contains(from) })
-	return proxied, len(s.opts.Proxies) == 0 || from.IsLoopback()
+	own, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	here := from.IsLoopback() || own != nil && own.AddrPort().Addr().Unmap() == from
+	return proxied, len(s.opts.Proxies) == 0 || here
 }
+
+// maxUserName is the maximum size of a user's name from a proxy.
+const maxUserName = 128
 
 // identify returns the client of a request: the user named by the proxy, or the owner of the bearer token or cookie.
 func (s *Server) identify(r *http.Request) (who string, ok bool) {
 	if proxied, _ := s.proxied(r); proxied && s.opts.UserName != "" {
-		names := r.Header.Values(s.opts.UserName)
-		if len(names) != 1 || names[0] == "" || names[0] == httpguard.Local { // several: one may be the client's
+		names := r.Header.Values(s.opts.UserName) // several: one may be the client's
+		if len(names) != 1 || names[0] == "" || names[0] == httpguard.Local || len(names[0]) > maxUserName ||
+			strings.Contains(names[0], ",") {
 			return "", false
 		}
 		return names[0], true

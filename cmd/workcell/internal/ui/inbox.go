@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
@@ -120,7 +121,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) error {
 	if len(list) == 1 {
 		q = list[0]
 	}
-	if err = cmp.Or(err, note(r, q.Run)); err != nil {
+	if err = cmp.Or(err, s.note(r, q.Run)); err != nil {
 		return err
 	}
 	by, _ := s.identify(r) // ServeHTTP has checked it
@@ -140,7 +141,8 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) error {
 // see notes more or fewer streams, or a request, of a browser with the right to approve. Programs with a token do not
 // count.
 func (s *Server) see(r *http.Request, streams int64) {
-	if !s.opts.may(approves) || r.Header.Get("Authorization") != "" {
+	program := strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if proxied, _ := s.proxied(r); !s.opts.may(approves) || program && !(proxied && s.opts.UserName != "") {
 		return
 	}
 	s.browsers.Add(streams)

@@ -183,7 +183,7 @@ func (s *Server) applyPreview(w http.ResponseWriter, r *http.Request, h head) er
 
 // apply applies the changes to the run's source directory.
 func (s *Server) apply(w http.ResponseWriter, r *http.Request, h head) error {
-	if err := note(r, h.ID); err != nil {
+	if err := s.note(r, h.ID); err != nil {
 		return err
 	}
 	return s.applied(w, r, h, (*patch.Patch).Apply)

@@ -136,7 +136,7 @@ const cancelWait = 3 * time.Second
 // cancel asks the process of a run to stop, or ends an interrupted run.
 func (s *Server) cancel(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("run")
-	if err := note(r, id); err != nil {
+	if err := s.note(r, id); err != nil {
 		return err
 	}
 	_, err := s.opts.App.Cancel(r.Context(), s.opts.Journal, id, cancelWait)

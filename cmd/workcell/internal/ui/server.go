@@ -272,7 +272,10 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	_, pattern := s.mux.Handler(r)
 	at := s.routes[pattern]
 	address, _, _ := net.SplitHostPort(r.RemoteAddr) // always valid, because net/http set it
-	client := "address " + address                   // until it has logged in
+	if list := strings.Split(r.Header.Get("X-Forwarded-For"), ","); proxied {
+		address += " " + strings.TrimSpace(list[len(list)-1]) // the last one is from the proxy
+	}
+	client := "address " + address // until it has logged in
 	switch who, ok := s.identify(r); {
 	case !r.ProtoAtLeast(1, 1) || r.URL.Host != "":
 		http.Error(w, "HTTP/1.1 is required", http.StatusBadRequest)
@@ -393,10 +396,11 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // note records an action in the audit file, before the action.
-func note(r *http.Request, run string) error {
+func (s *Server) note(r *http.Request, run string) error {
+	who, _ := s.identify(r) // ServeHTTP has checked it
 	return audit.Note(r.Context(), func(rec *audit.Record) {
 		rec.Event, rec.Run, rec.Decision = audit.EventUI, run, audit.Allowed
-		rec.Request = r.Method + " " + r.URL.Path
+		rec.Request, rec.By = r.Method+" "+r.URL.Path, who
 	})
 }
 

@@ -61,7 +61,8 @@ By default, only this host can connect. To listen on another address, you must s
 the state.`,
 		Example: "  workcell ui\n  workcell ui --read-only\n" +
 			"  workcell ui --listen 0.0.0.0:7373 --token-file tokens --tls-cert cert.pem --tls-key key.pem\n" +
-			"  workcell ui --listen 10.0.0.5:7373 --behind-proxy 10.0.0.2/32 --user-header X-Forwarded-User --allow approve",
+			"  workcell ui --listen 10.0.0.5:7373 --allow-host pages.example.org --behind-proxy 10.0.0.2/32 " +
+			"--user-header X-Forwarded-User",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },
 	})
@@ -70,7 +71,7 @@ the state.`,
 	cmd.Flags().StringSliceVar(&o.allow, "allow", nil,
 		"`ACTION`: permit only these actions: "+strings.Join(ui.Actions, ", ")+" (repeatable; default all)")
 	cmd.Flags().StringSliceVar(&o.proxies, "behind-proxy", nil,
-		"`CIDR`: addresses of the reverse proxy that terminates TLS; other hosts cannot connect (repeatable)")
+		"`CIDR`: addresses of the reverse proxy that terminates TLS; requests from other hosts are refused (repeatable)")
 	cmd.Flags().StringVar(&o.userHeader, "user-header", "",
 		"`NAME`: header in which the proxy sends the name of the logged-in user, instead of a login on the page")
 	cmd.Flags().BoolVar(&o.noOpen, "no-open", false, "print the link but do not open a browser")
@@ -118,7 +119,7 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 	secure, login := cert != nil || len(proxies) > 0, len(tokens) > 0 || o.userHeader != ""
 	if !httpguard.IsLoopback(l.Addr()) && !(secure && login) {
 		return app.UsageError(fmt.Errorf("--listen %s accepts connections from other hosts", o.listen),
-			"pass --token-file, --tls-cert, and --tls-key, or listen on 127.0.0.1")
+			"pass --token-file, --tls-cert, and --tls-key, or listen on 127.0.0.1; for a reverse proxy, see --behind-proxy")
 	}
 	name := "PostgreSQL"
 	if place.URL == "" {
@@ -167,13 +168,17 @@ func (o *uiOptions) check() (proxies []netip.Prefix, err error) {
 	}
 	for _, text := range o.proxies {
 		p, err := netip.ParsePrefix(text)
-		if err != nil {
+		if err != nil || p != p.Masked() || p.Bits() == 0 {
 			return nil, app.InvalidFlag("behind-proxy", text, "must be a range of addresses, for example 10.0.0.2/32")
 		}
 		proxies = append(proxies, p)
 	}
-	if o.userHeader != "" && len(proxies) == 0 {
+	switch {
+	case o.userHeader != "" && len(proxies) == 0:
 		return nil, app.UsageError(errors.New("--user-header requires --behind-proxy, because clients can forge headers"), "")
+	case len(proxies) > 0 && len(o.hosts) == 0:
+		return nil, app.UsageError(errors.New("--behind-proxy requires --allow-host"),
+			"pass the host name of the proxy, for example --allow-host pages.example.org")
 	}
 	return proxies, nil
 }
@@ -208,20 +213,17 @@ func serveUI(ctx context.Context, a *command, s *ui.Server, l net.Listener, cert
 	case err = <-failed:
 	case <-ctx.Done():
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	const limit = 5 * time.Second
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	err = errors.Join(err, s.Close(ctx)) // ends the streams
-	if errors.Is(srv.Shutdown(ctx), context.DeadlineExceeded) {
-		err = errors.Join(err, srv.Close()) // the remaining clients are too slow
-	}
-	return err
+	return errors.Join(err, s.Close(closing), httpguard.Stop(ctx, srv, limit)) // s first, which ends the streams
 }
 
 // url returns the URL of the server for browsers.
 func (o *uiOptions) url(at net.Addr, cert *tls.Config) string {
 	host, port, _ := net.SplitHostPort(at.String()) // always valid, because net set it
 	switch {
-	case len(o.hosts) > 0 && len(o.proxies) > 0:
+	case len(o.proxies) > 0:
 		return "https://" + o.hosts[0]
 	case len(o.hosts) > 0:
 		host = o.hosts[0]
