@@ -275,7 +275,7 @@ func (b *driver) ImageID(_ context.Context, ref string) (string, error) {
 		return "", fmt.Errorf("%w: %w", backend.ErrNotFound, err) // the image is known to be missing on this host
 	}
 	if err == nil {
-		_, err = p.find()
+		err = p.find()
 	}
 	return hostImage, err
 }
