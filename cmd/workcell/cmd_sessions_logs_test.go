@@ -68,9 +68,10 @@ func TestSessionsLogs(t *testing.T) {
 	testLogsOfRunning(t, b, s, start(waits))
 	testKill(t, b, s, start)
 
-	// Without --follow, the output ends even if the command never stops writing.
-	endless := start("while :; do echo x; sleep 0.001; done")
-	if stdout, _ := b.run(0, "sandbox", "logs", "box", endless); !strings.HasPrefix(stdout+"x\n", "x\n") {
+	// Without --follow, the output ends even if the command never stops writing and wrote more than is recorded.
+	endless := start("head -c 4194304 /dev/zero | tr '\\0' x; touch full; while :; do echo x; sleep 0.001; done")
+	b.run(0, "sandbox", "exec", "box", "--", "sh", "-c", "until [ -e full ]; do sleep 0.05; done")
+	if stdout, _ := b.run(0, "sandbox", "logs", "box", endless); !strings.HasPrefix(stdout, "x") {
 		t.Errorf("output of the endless command: %.100q", stdout)
 	}
 	b.run(0, "sandbox", "kill", "box", endless)

@@ -94,7 +94,7 @@ func (a *command) printLog(ctx context.Context, s *session.Session, execID strin
 			a.Notice("%s of the output was discarded%s", missing, wholeOutput(ctx, s, execID))
 		}
 		if left < 0 {
-			left = res.Status.StdoutBytes + res.Status.StderrBytes
+			left = min(res.Status.StdoutBytes+res.Status.StderrBytes, 1<<20) // the maximum recorded output
 		}
 		for _, c := range res.Chunks {
 			left = max(0, left-int64(len(c.Data)))
