@@ -92,9 +92,10 @@ func Root(a *Command, groups ...Group) *cobra.Command {
 		Long: `Workcell runs Genkit agents and multi-step workflows in isolated sandboxes: Docker or containerd
 containers, Kubernetes pods, or Linux namespaces on this host (the local backend, which needs no engine).
 
-To check your setup, run ` + "`workcell doctor`" + `. To run an agent or a workflow, use ` + "`workcell run FILE`" + `.
-To create a sandbox manually, use ` + "`workcell sandbox open`" + `. The default backend is Docker, or containerd if
-Docker is not available. containerd and local require Linux. Documentation: https://github.com/workcell-dev/workcell
+To check your setup, run ` + "`workcell doctor`" + `. To run an agent (a .prompt file) or a workflow (a .yaml file), use
+` + "`workcell run FILE`" + `. To create a sandbox manually, use ` + "`workcell sandbox open`" + `. The default backend is
+Docker, or containerd if Docker is not available. containerd and local require Linux. The flags below apply to all
+commands. Documentation: https://github.com/workcell-dev/workcell
 
 By default, sandboxes have no network access. Workcell removes a run's sandboxes when the run ends, unless
 you pass --keep or the workflow keeps them (retention, checkpoints).

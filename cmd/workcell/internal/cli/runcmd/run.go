@@ -76,9 +76,9 @@ result to standard output. To cancel the run, press Ctrl-C, or use ` + "`workcel
 terminal. A canceled run cannot be resumed. The exit code is 1 if the run fails, 4 if an API key is missing, and 7 if
 --apply skips files that you changed during the run. workcell --help lists the others.
 
-By default, the agents in a workflow share one sandbox. Workcell removes it when the run ends, even if the run fails,
-unless you pass --keep or the workflow sets retention. If the workflow sets checkpoints: true, the sandbox of a failed
-run is kept until its idle timeout, so that you can retry with ` + "`workcell runs resume RUN --from STEP`" + `.
+By default, the agents in a workflow share one sandbox. Workcell removes it when the run ends, even if it fails or is
+canceled, unless you pass --keep or the workflow sets retention. If the workflow sets checkpoints: true, the sandbox of
+a failed run is kept until its idle timeout, so that you can retry with ` + "`workcell runs resume RUN --from STEP`" + `.
 
 Each step is recorded in the run's journal before the next step starts. If the process is killed, continue the run in
 the same sandbox with ` + "`workcell runs resume RUN`" + `, until its idle timeout (default 15 minutes).
@@ -98,8 +98,8 @@ network.allow. Code in a sandbox does not see your environment or API keys.
 
 A workflow fails after one hour or 50 steps unless it sets timeout or max_steps. A single agent fails after 7 days.
 --workspace copies a directory to /workspace in the sandboxes, without links, special files, .git, .hg, and .svn. The
-original changes only if you pass --apply or later run ` + "`workcell runs apply`" + `. The changes and
-outputs of a run are kept for 30 days (retention.runs).
+original changes only if you pass --apply or later run ` + "`workcell runs apply`" + `. To see the changes
+first, use ` + "`workcell runs diff`" + `. The changes and outputs of a run are kept for 30 days (retention.runs).
 
 --detach requires a PostgreSQL database (--state). It queues the run and its files there and prints the run ID. A
 ` + "`workcell worker`" + ` on any host then runs it.`,
