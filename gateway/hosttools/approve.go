@@ -200,7 +200,7 @@ func (p *pass) extend(ctx context.Context) {
 				continue
 			}
 			err := p.cmd.Extend(ctx, id, by)
-			if err == nil || ctx.Err() != nil { // if ctx is done, the extension may be granted
+			if err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()) { // a canceled extension may be granted
 				continue
 			}
 			o.repeat(by)
