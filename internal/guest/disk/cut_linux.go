@@ -58,7 +58,6 @@ func (g *growth) see(d *level, name string, st *unix.Stat_t) {
 // when the workspace is only slightly over the limit, to keep commands from writing. It keeps the contents found by the
 // earlier scan, and files written by the guest agent since. No command may run, and the caller must hold looking.
 func (q *Quota) cut() {
-	q.note = ""
 	if q.layer != nil || q.growth.before == nil {
 		return
 	}
@@ -90,6 +89,7 @@ func (q *Quota) cut() {
 			q.note += " and " + strconv.Itoa(n-cutNames) + " more"
 		}
 		q.note += "]\n"
+		q.noted = q.stops // a killed command may still finish a write, and cause another kill
 	}
 }
 

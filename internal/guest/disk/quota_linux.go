@@ -77,9 +77,10 @@ type Quota struct {
 
 	ticking atomic.Bool // the watch goroutine will call busy next
 
-	looking sync.Mutex // held during a scan and the consequences; guards the next two fields
+	looking sync.Mutex // held during a scan and the consequences; guards the next three fields
 	growth  growth
-	note    string // effect of the last kill on files; may be empty
+	note    string // effect of the last kill that truncated files
+	noted   int64  // number of that kill
 
 	mu     sync.Mutex // guards the fields below
 	found  usage      // result of the last scan
@@ -337,7 +338,9 @@ func (q *Quota) ended(since quotaMark, cut, failed bool) (full, stopped bool, no
 	if stopped && q.layer == nil {
 		q.looking.Lock() // the cut follows the scan with the kill
 		defer q.looking.Unlock()
-		note = q.note
+		if q.noted > since.stops {
+			note = q.note
+		}
 	}
 	return full, stopped, note
 }
