@@ -90,7 +90,7 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 		return nil, err
 	}
 	m.dropGrants(rec.ID) // the former owner may have been killed
-	s, err := m.openAdopted(ctx, &taken, key, req)
+	s, err := m.openAdopted(ctx, &taken, key, req, 5)
 	if errors.Is(err, errAgain) {
 		return nil, cmp.Or(m.keeper.Delete(context.WithoutCancel(ctx), taken), errAgain)
 	}
@@ -113,7 +113,8 @@ func (m *Manager) dropGrants(id string) {
 // must store the changes to rec even if openAdopted fails. If the sandbox does not exist or was never finished,
 // openAdopted returns errAgain, and the caller must delete rec. If the engine lost a named sandbox whose removal was
 // not requested, openAdopted recreates the sandbox, because the workspace may still exist.
-func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, req Request) (*Session, error) {
+func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, req Request, tries int) (
+	*Session, error) {
 	if rec.State != record.Ready {
 		return nil, errAgain
 	}
@@ -159,6 +160,10 @@ func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, 
 		return nil, err
 	}
 	err = s.connect(ctx)
+	if errors.Is(err, backend.ErrLost) && tries > 1 && bound.Pause(ctx, custody.HandoverPause) {
+		s.control.Close() // it has just ended, and an engine's list may show this late
+		return m.openAdopted(ctx, rec, key, req, tries-1)
+	}
 	if err == nil {
 		err = s.settle(ctx, false, req.OnAdopt)
 	}
