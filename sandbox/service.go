@@ -22,6 +22,7 @@ import (
 
 // Timing of services.
 const (
+	lastData     = time.Second           // time for data that a command sent just before its end
 	connWait     = 30 * time.Second      // how long a connection waits for this process, even over a broken link
 	grantLinger  = 30 * time.Second      // how long a grant outlives the command's last process
 	refusedPause = 10 * time.Millisecond // after a connection without a grant; the guest should pass none
@@ -39,9 +40,9 @@ type Service struct {
 	// connections.
 	MaxConns int
 	// Handle serves a connection in a separate goroutine. The connection is closed when Handle returns. The context
-	// ends with the command, with Serve's stop, or with the handle. For a TCP port, the command is unknown, so the
-	// context has the values of the starting call of the sandbox's latest command, for example the trace and audit
-	// record.
+	// ends a second after the command, with Serve's stop, or with the handle. For a TCP port, the command is unknown,
+	// so the context has the values of the starting call of the sandbox's latest command, for example the trace and
+	// audit record.
 	Handle func(context.Context, *ServiceConn)
 	// Env returns variables for every command of this process during Serve. addr is the service's address. Variables of
 	// Request.Env and of the command override them. Only JAVA_TOOL_OPTIONS contains the options of the service and then
@@ -330,6 +331,7 @@ func (s *Sandbox) outlive(execID string, g *grant) {
 		}
 		return err
 	})
+	bound.Pause(s.ctx, lastData)
 	g.end()
 	bound.Pause(s.ctx, grantLinger)
 	s.mu.Lock()
