@@ -80,7 +80,7 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	}
 	if groups&AgentFlags != 0 || cmd.Name() == "fill" { // its command has hosts too
 		f.StringArrayVar(&a.Options.EgressAllowPrivate, "egress-allow-private", nil,
-			"allow hosts in network.allow to have private addresses in `CIDR`, for example 10.0.0.0/8 (repeatable)")
+			"let allowed hosts (network.allow) have private addresses in `CIDR`, for example 10.0.0.0/8 (repeatable)")
 	}
 	if groups&AgentFlags != 0 {
 		f.StringVar(&a.Options.PipIndex, "pip-index", "",
@@ -105,7 +105,7 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	}
 	if groups&AuditFlags != 0 {
 		f.StringVar(&a.Options.Audit, "audit", "",
-			"append a JSON line to `FILE` for each event in docs/operations/audit-log.md; fail if FILE cannot be written")
+			"append a JSON line to `FILE` for each event listed in docs/operations/audit-log.md; fail if FILE cannot be written")
 		if cmd.Name() != "ui" { // it audits no commands
 			f.BoolVar(&a.Options.AuditHash, "audit-hash", false,
 				"with --audit, record SHA-256 hashes of command arguments instead of the arguments")

@@ -33,7 +33,7 @@ func newGuestImageCmd(a *command) *cobra.Command {
 		Use:   "image --output FILE",
 		Short: "Write the guest agent image",
 		Long: `Write the guest agent image to an archive for docker load, ctr images import, kind load, or crane push, and
-print its reference. Kubernetes pods get the guest agent from this image. The image belongs to this version of
+print the image reference. Kubernetes pods get the guest agent from this image. The image belongs to this version of
 Workcell.`,
 		Example: "  workcell guest image --output guest.tar && crane push guest.tar registry.example.com/workcell/guest:1\n" +
 			"  workcell guest image --output guest.tar && kind load image-archive guest.tar",

@@ -128,7 +128,7 @@ func newSandboxShowCmd(a *command) *cobra.Command {
 		Aliases: []string{"inspect"},
 		Short:   "Show details of a sandbox",
 		Long: `Show details of a sandbox, such as its state, user, image, backend, and isolation; -o json includes its
-limits and settings. POLICY is the SHA-256 digest of the settings; results of commands show its first digits. The
+limits and settings. POLICY is the SHA-256 digest of the settings; command results show only the first few digits. The
 output also shows why a sandbox is not running. You can show sandboxes that were removed or lost in the last hour.`,
 		Example: "  workcell sandbox show mybox\n  workcell sandbox show sbx_… -o json",
 		Args:    cobra.ExactArgs(1),

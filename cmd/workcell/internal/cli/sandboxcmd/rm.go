@@ -32,8 +32,8 @@ With --keep-workspace, the files in /workspace are kept for 30 days: sandbox ls 
 opening its name rebuilds it with its files. To delete the files, remove the sandbox again without this flag. The
 workspaces of a run are deleted with the run.
 
-SANDBOX:PATH removes a file or directory in the sandbox, but not the sandbox. This works even if the workspace is full
-and commands cannot run.`,
+SANDBOX:PATH removes a file or directory in the sandbox, but not the sandbox itself. This works even if the workspace
+is full and commands cannot run.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
 				return errors.New("specify sandboxes to remove, or use --all")
