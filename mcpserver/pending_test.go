@@ -72,6 +72,27 @@ func connectSession(t *testing.T, s *mcpserver.Server, over string, opts *mcp.Cl
 	return cs
 }
 
+// connectOwners serves s over HTTP. The returned function connects a client with a session of owner "a" or "b".
+func connectOwners(t *testing.T, s *mcpserver.Server) func(owner string) *mcp.ClientSession {
+	t.Helper()
+	a, b := strings.Repeat("a", 16), strings.Repeat("b", 16)
+	url := serveHTTP(t, s, mcpserver.Token{Name: "a", Secret: a}, mcpserver.Token{Name: "b", Secret: b})
+	return func(owner string) *mcp.ClientSession {
+		t.Helper()
+		authorized := byTurns(func(r *http.Request) (*http.Response, error) {
+			r = r.Clone(r.Context())
+			r.Header.Set("Authorization", "Bearer "+strings.Repeat(owner, 16))
+			return http.DefaultTransport.RoundTrip(r)
+		})
+		cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(),
+			&mcp.StreamableClientTransport{Endpoint: url, DisableStandaloneSSE: true, HTTPClient: &http.Client{Transport: authorized}},
+			&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+		checktest.Must(t, err)
+		t.Cleanup(func() { _ = cs.Close() }) // only hangs up; the error does not matter
+		return cs
+	}
+}
+
 // taskID returns the task_id of a pending call, or an empty string if the call is done.
 func (r result) taskID() string {
 	p, _ := r.fields["pending"].(map[string]any)

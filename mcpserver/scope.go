@@ -42,7 +42,7 @@ type scope struct {
 	calls *tools.Calls
 	slots chan struct{} // one per running call
 
-	patches, edits bound.Gate
+	gates
 
 	// ctx is done when the scope ends. The scope stores it because it limits the lifetime of the scope's calls.
 	ctx    context.Context
@@ -55,6 +55,9 @@ type scope struct {
 	mu    sync.Mutex // guards the fields below
 	tasks map[string]*taskSession
 }
+
+// gates limit the concurrent work of one client.
+type gates struct{ patches, edits bound.Gate }
 
 // shared reports whether other servers use the sandboxes of the scope too.
 func (sc *scope) shared() bool { return sc.run.Namespace == record.NamespaceReplica }
@@ -77,8 +80,10 @@ func (s *Server) newScope(run session.Run, owner string, handles bool) (*scope, 
 	sc := &scope{
 		run: run, owner: owner, handles: handles, named: !handles || owner != localOwner,
 		slots: make(chan struct{}, maxCalls), tasks: map[string]*taskSession{}, used: time.Now(),
-		patches: bound.Gate{One: semaphore.NewWeighted(1), All: s.patches},
-		edits:   bound.Gate{One: semaphore.NewWeighted(2), All: s.edits},
+		gates: gates{
+			patches: bound.Gate{One: semaphore.NewWeighted(1), All: s.patches},
+			edits:   bound.Gate{One: semaphore.NewWeighted(2), All: s.edits},
+		},
 	}
 	var err error
 	if sc.calls, err = s.plugin.Calls(sc.run, s.opts.Sandbox, s.callOptions(sc)); err != nil {
@@ -86,6 +91,20 @@ func (s *Server) newScope(run session.Run, owner string, handles bool) (*scope, 
 	}
 	sc.ctx, sc.cancel = context.WithCancel(s.ctx)
 	s.scopes[sc] = struct{}{}
+	return sc, nil
+}
+
+// newHTTPScope is newScope for an owner's session, or for the requests without a session. All scopes of an owner share
+// the gates, because the owner is the client.
+func (s *Server) newHTTPScope(run session.Run, owner string, handles bool) (*scope, error) {
+	sc, err := s.newScope(run, owner, handles)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := s.gates[owner]; !ok {
+		s.gates[owner] = sc.gates
+	}
+	sc.gates = s.gates[owner]
 	return sc, nil
 }
 
@@ -140,7 +159,7 @@ func (s *Server) bySession(ctx context.Context, ss *mcp.ServerSession, extra *mc
 		closeSession(ss)
 		return nil, errServerClosed
 	}
-	sc, err := s.newScope(newRun(record.NamespaceMCP), ownerOf(extra.TokenInfo), false)
+	sc, err := s.newHTTPScope(newRun(record.NamespaceMCP), ownerOf(extra.TokenInfo), false)
 	if err != nil {
 		closeSession(ss)
 		place.give()
@@ -196,7 +215,7 @@ func (s *Server) byOwner(_ context.Context, _ *mcp.ServerSession, extra *mcp.Req
 	if s.opts.Shared {
 		run = sharedRun("requests of " + owner)
 	}
-	sc, err := s.newScope(run, owner, true)
+	sc, err := s.newHTTPScope(run, owner, true)
 	if err != nil {
 		return nil, err
 	}

@@ -101,6 +101,7 @@ type Server struct {
 	scopes map[*scope]struct{}
 	owners map[string]*scope             // scopes of requests without a session, by owner
 	bound  map[*mcp.ServerSession]*scope // scopes of HTTP sessions
+	gates  map[string]gates              // gates of HTTP scopes, by owner
 	jobs   map[string]*job               // running and finished calls, by task_id
 	closed bool                          // accepts no new scopes; Close or Detach handles the existing sandboxes
 }
@@ -118,7 +119,7 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 		manager: m, opts: o, policy: *o.Policy, log: o.Logger, plugin: &tools.Plugin{Manager: m, Logger: o.Logger},
 		spareAfter: spareAfter, maxWait: maxWait, keepAfter: keepAfter,
 		scopes: map[*scope]struct{}{}, owners: map[string]*scope{}, bound: map[*mcp.ServerSession]*scope{},
-		jobs: map[string]*job{}, patches: semaphore.NewWeighted(2), edits: semaphore.NewWeighted(8),
+		gates: map[string]gates{}, jobs: map[string]*job{}, patches: semaphore.NewWeighted(2), edits: semaphore.NewWeighted(8),
 	}
 	if err := s.policy.compile(); len(err) > 0 {
 		return nil, err
