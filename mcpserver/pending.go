@@ -188,21 +188,35 @@ func (s *Server) keep(j *job) {
 	}
 }
 
-// forget drops results older than the idle timeout, and the oldest results above the limits. s.mu must be held.
+// forget drops results older than the idle timeout, and the oldest results above the limits. Above the limit for all
+// scopes, it drops results of the owner with the most bytes, to prevent an owner from displacing others. s.mu must be
+// held.
 func (s *Server) forget(now time.Time) {
 	type held struct{ count, bytes int }
-	scopes, all := map[*scope]held{}, 0
+	scopes, owners, all := map[*scope]held{}, map[string]int{}, 0
 	over := slices.DeleteFunc(slices.Collect(maps.Values(s.jobs)), func(j *job) bool { return j.ended.IsZero() })
 	slices.SortFunc(over, func(a, b *job) int { return b.ended.Compare(a.ended) })
-	for _, j := range over {
+	kept := slices.DeleteFunc(over, func(j *job) bool {
 		h := scopes[j.scope]
-		large := all+j.bytes > maxAllBytes || h.count > 0 && h.bytes+j.bytes > maxKeptBytes
+		large := h.count > 0 && h.bytes+j.bytes > maxKeptBytes
 		if now.Sub(j.ended) > s.opts.IdleTimeout || h.count >= maxKept || large {
 			delete(s.jobs, j.id)
-			continue
+			return true
 		}
 		scopes[j.scope] = held{h.count + 1, h.bytes + j.bytes}
+		owners[j.scope.owner] += j.bytes
 		all += j.bytes
+		return false
+	})
+	slices.Reverse(kept) // the oldest first
+	for all > maxAllBytes {
+		oldest := slices.MaxFunc(kept, func(a, b *job) int {
+			return cmp.Compare(owners[a.scope.owner], owners[b.scope.owner])
+		})
+		delete(s.jobs, oldest.id)
+		owners[oldest.scope.owner] -= oldest.bytes
+		all -= oldest.bytes
+		kept = slices.DeleteFunc(kept, func(j *job) bool { return j == oldest })
 	}
 }
 

@@ -290,7 +290,7 @@ func TestOpenStream(t *testing.T) {
 }
 
 // TestKeptResults verifies that results are kept for the idle timeout, within the limits of number and size of one
-// client and of all clients, and not beyond the end of a session.
+// client and of all clients, and not beyond the end of a session. A client cannot displace the results of others.
 func TestKeptResults(t *testing.T) {
 	t.Parallel()
 	w := newSlowWork(t, time.Nanosecond, time.Hour, 0)
@@ -333,12 +333,16 @@ func TestKeptResults(t *testing.T) {
 	if n, err := w.server.KeepAfterEnd(t.Context()); n != 0 || err != nil {
 		t.Errorf("kept after the end of its session: %d, %v", n, err)
 	}
-	for range 19 {
-		finish(connect(t, w.server, nil), 1, 7<<10) // 14 MiB each
+	connect := connectOwners(t, w.server)
+	small := connect("b")
+	id := finish(small, 1, 3<<10)[0] // 6 MiB
+	for range 20 {
+		finish(connect("a"), 1, 7<<10) // 14 MiB each
 	}
-	if n, size := w.server.KeptBytes(); n != 18 || size > 256<<20 {
-		t.Errorf("of 19 large results: %d, %d bytes", n, size)
+	if n, size := w.server.KeptBytes(); n != 1+17 || size > 256<<20 {
+		t.Errorf("of 20 large results and a small one: %d, %d bytes", n, size)
 	}
+	must(t, small, "task_result", map[string]any{"task_id": id})
 }
 
 // TestApprovalOfAPendingCall verifies that a pending call can still ask the client's user, also while the client waits
