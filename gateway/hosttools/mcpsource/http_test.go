@@ -27,6 +27,7 @@ type site struct {
 	live     bool
 	calls    int
 	lists    int
+	hold     chan struct{} // if not nil, lists wait until it is closed
 	tool     string
 	cursor   string
 	answer   http.HandlerFunc // if not nil, it answers calls
@@ -56,8 +57,13 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Mcp-Session-Id", fmt.Sprint(s.sessions))
 		result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"site","version":"1"}}`
 	case req.Method == "tools/list":
+		if s.lists++; s.hold != nil {
+			hold := s.hold
+			s.mu.Unlock()
+			<-hold
+			s.mu.Lock()
+		}
 		result = fmt.Sprintf(`{"tools":[{"name":%q,"inputSchema":{"type":"object"}}],"nextCursor":%q}`, s.tool, s.cursor)
-		s.lists++
 	case req.Method == "tools/call":
 		if s.calls++; s.answer != nil {
 			s.answer(w, r)
@@ -140,6 +146,42 @@ func TestListOfHTTPServer(t *testing.T) {
 		if _, err := call(t, s, name); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestSlowList verifies that concurrent runs share a list, even after the server ended the session, and that calls do
+// not wait for it.
+func TestSlowList(t *testing.T) {
+	t.Parallel()
+	web := &site{}
+	s, _ := newSite(t, web)
+	tools, err := s.Tools(t.Context())
+	checktest.Must(t, err)
+	for _, live := range []bool{true, false} {
+		hold := make(chan struct{})
+		web.set(func() { web.live, web.hold, web.lists = live, hold, 0 })
+		var runs sync.WaitGroup
+		for range 10 {
+			runs.Go(func() {
+				if list, err := s.Tools(t.Context()); len(list) != 1 || err != nil {
+					t.Errorf("live %t: %d tools, %v", live, len(list), err)
+				}
+			})
+		}
+		checktest.Eventually(t, "the list is requested", func() (ok bool) {
+			web.set(func() { ok = web.lists > 0 })
+			return ok
+		})
+		if _, err := tools[0].Handle(t.Context(), hosttools.Call{Args: json.RawMessage("{}")}); err != nil {
+			t.Error(err)
+		}
+		web.set(func() {
+			if live && web.lists != 1 {
+				t.Errorf("%d concurrent lists", web.lists)
+			}
+		})
+		close(hold)
+		runs.Wait()
 	}
 }
 

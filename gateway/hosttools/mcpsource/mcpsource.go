@@ -60,16 +60,16 @@ type source struct {
 	stale  atomic.Bool // the tool list may have changed
 	ended  atomic.Bool // an HTTP server ended a session, so the next start is not a restart
 
-	turn chan struct{} // a lock with context support, held while a connection is made or tools are listed
+	turn chan struct{} // a lock with context support, held while a connection is made
 
-	// turn guards since, restarts, modern, and tools.
+	// turn guards since, restarts, and modern.
 	since    time.Time // time of the latest start; zero before the first start
 	restarts int
 	modern   bool // the program refused to initialize a session
-	tools    []hosttools.Tool
 
 	mu      sync.Mutex // guards the fields below
 	closed  bool
+	latest  *listing // nil before the first
 	session *mcp.ClientSession
 	broken  *atomic.Bool // the session's connection is broken
 	stop    func()       // stops the program
@@ -82,21 +82,11 @@ func (s *source) Name() string { return s.server.Name }
 func (s *source) Tools(ctx context.Context) (tools []hosttools.Tool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.server.Timeout)
 	defer cancel()
-	if err := s.lock(ctx); err != nil {
-		return nil, err
-	}
-	defer s.unlock()
-	if s.server.URL != "" {
-		s.stale.Store(true)
-	}
 	err = inSession(ctx, func(ctx context.Context) error {
-		cs, err := s.connect(ctx)
-		if err == nil {
-			err = s.update(ctx, cs)
-		}
+		_, tools, err = s.current(ctx, s.server.URL != "")
 		return err
 	})
-	return s.tools, err
+	return tools, err
 }
 
 // inSession calls do. If an HTTP server has ended the session and therefore ignored a message, inSession calls do once
@@ -110,15 +100,53 @@ func inSession(ctx context.Context, do func(context.Context) error) error {
 	return err
 }
 
-// update lists the tools after a start and after a reported change. The caller must hold s.turn.
-func (s *source) update(ctx context.Context, cs *mcp.ClientSession) (err error) {
-	if s.stale.Swap(false) {
-		s.tools = nil
+// listing is a running or finished request for the tools of a connection. tools and ok are set before done is closed.
+type listing struct {
+	of    *mcp.ClientSession
+	done  chan struct{}
+	tools []hosttools.Tool
+	ok    bool
+}
+
+// current returns the connection and the tools. It lists them after a start, after a reported change, and, if again is
+// set, after a finished listing. Callers share a running listing. If it fails, for example because its caller has given
+// up, the others list the tools themselves.
+func (s *source) current(ctx context.Context, again bool) (*mcp.ClientSession, []hosttools.Tool, error) {
+	for {
+		cs, err := s.connect(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		s.mu.Lock()
+		l := s.latest
+		if s.stale.Swap(false) || l == nil || l.of != cs || l.over() && (again || !l.ok) {
+			l = &listing{of: cs, done: make(chan struct{})}
+			s.latest = l
+			s.mu.Unlock()
+			defer close(l.done)
+			l.tools, err = s.list(ctx, cs)
+			l.ok = err == nil
+			return cs, l.tools, err
+		}
+		s.mu.Unlock()
+		select {
+		case <-l.done:
+		case <-ctx.Done():
+			return nil, nil, s.unavailable("it is busy", ctx.Err())
+		}
+		if l.ok {
+			return cs, l.tools, nil
+		}
 	}
-	if s.tools == nil {
-		s.tools, err = s.list(ctx, cs)
+}
+
+func (l *listing) over() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
 	}
-	return err
 }
 
 // list requests all pages.
@@ -214,14 +242,10 @@ func (s *source) call(ctx context.Context, name string, c hosttools.Call) (out h
 }
 
 func (s *source) try(ctx context.Context, name string, c hosttools.Call) (out hosttools.Result, err error) {
-	if err := s.lock(ctx); err != nil {
-		return out, err
-	}
 	cs, err := s.connect(ctx)
 	if err == nil && s.server.Pin != "" {
-		err = s.update(ctx, cs) // it may have other tools after a restart
+		cs, _, err = s.current(ctx, false) // it may have other tools after a restart
 	}
-	s.unlock()
 	if err != nil {
 		s.o.Log.WarnContext(ctx, "an MCP server is unavailable", "tool", name, "error", err)
 		return out, err
@@ -300,8 +324,14 @@ func (s *source) result(res *mcp.CallToolResult) (hosttools.Result, error) {
 	return out, err
 }
 
-// connect returns the connection, and creates one if necessary. The caller must hold s.turn.
+// connect returns the connection, and creates one if necessary.
 func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return nil, s.unavailable("it is busy", ctx.Err())
+	}
 	s.mu.Lock()
 	cs, closed := s.session, s.closed
 	if cs != nil && s.broken.Load() { // watch will notice this too
@@ -338,7 +368,7 @@ const legacy = "2025-11-25"
 // start creates a connection. It initializes a session with a program, because many programs exit or hang on the
 // requests of later revisions. The caller must hold s.turn.
 func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
-	s.since, s.tools = time.Now(), nil
+	s.since = time.Now()
 	o := &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{}}
 	if s.server.URL == "" { // for an HTTP server, the SDK would wait for a stream without a time limit
 		o.ToolListChangedHandler = func(context.Context, *mcp.ToolListChangedRequest) { s.stale.Store(true) }
@@ -429,17 +459,6 @@ func (s *source) Close() error {
 	cs.Close() // the server has ended or was asked to, so the error is irrelevant
 	return nil
 }
-
-func (s *source) lock(ctx context.Context) error {
-	select {
-	case s.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return s.unavailable("it is busy", ctx.Err())
-	}
-}
-
-func (s *source) unlock() { <-s.turn }
 
 // unavailable returns the error for an unusable server. The text contains the cause, for the operator. The wrapped
 // *toolspec.Error is for models.
