@@ -78,7 +78,7 @@ const (
 	ForTool = "tool" // also for all later calls of this tool in the run
 )
 
-// While a call waits for an approval, the command's timeout is extended.
+// While a call waits for an approval, and then for a slot, the command's timeout is extended.
 const (
 	approvalWait   = 15 * time.Minute // maximum wait for a decision
 	extensionEvery = 10 * time.Second
@@ -148,12 +148,13 @@ func (p *pass) asks(ctx context.Context) (string, *Error) {
 	return "ask", nil
 }
 
-// ask requests a decision, and extends the command's timeout until the decision.
+// ask requests a decision, and extends the command's timeout until settle is called.
 func (p *pass) ask(ctx context.Context, why string) (d Decision, err error) {
-	ctx, cancel := context.WithTimeout(ctx, approvalWait)
+	open, stop := context.WithCancel(ctx)
 	var extending sync.WaitGroup
-	extending.Go(func() { p.extend(ctx) })
-	defer extending.Wait()
+	extending.Go(func() { p.extend(open) })
+	p.asked, p.settle = true, sync.OnceFunc(func() { stop(); extending.Wait() })
+	ctx, cancel := context.WithTimeout(ctx, approvalWait)
 	defer cancel()
 	defer func() {
 		if r := recover(); r != nil {

@@ -29,7 +29,8 @@ const maxWait = 5 * time.Second
 type Command struct {
 	SandboxID string
 	Files     Files // destination for large results; if nil, large results are refused
-	// Extend extends the command's timeout while a call waits for an approval. If nil, the timeout is not extended.
+	// Extend extends the command's timeout while a call waits for an approval, and then for a slot. If nil, the timeout
+	// is not extended.
 	Extend func(ctx context.Context, execID string, by time.Duration) error
 	// Approver overrides the grant's approver. If nil, the grant's approver is used.
 	Approver Approver
@@ -89,6 +90,8 @@ type pass struct {
 	before    calls  // number of earlier calls in the run
 	sum       string
 	decision  string
+	asked     bool   // a decision was requested for this call
+	settle    func() // ends the extension of the command's timeout
 }
 
 // Call calls a tool for a command. span is the command's span.
@@ -104,7 +107,7 @@ func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext
 	ctx, cancel := context.WithCancelCause(runContext{ctx, a.set.life})
 	defer cancel(nil)
 	defer context.AfterFunc(a.set.life, func() { cancel(errSetClosed) })()
-	p := &pass{Access: a, req: req, decision: Denied}
+	p := &pass{Access: a, req: req, decision: Denied, settle: func() {}}
 	p.caller = a.set.grant.Caller
 	p.caller.ExecID, p.caller.SandboxID = execID, a.cmd.SandboxID
 	// 1: grant. The error for a tool without a grant is the same as for an unknown tool.
@@ -158,16 +161,19 @@ func (p *pass) perform(ctx context.Context) Reply {
 		return refuse(fail, maxWait)
 	}
 	p.decision = Allowed
-	if fail := p.approved(ctx); fail != nil { // check 7
+	fail = p.approved(ctx) // check 7
+	defer p.settle()
+	if fail != nil {
 		return Reply{Error: fail}
 	}
-	if p.decision == approved {
+	if p.asked {
 		left = approvalWait // a refusal would waste the approval
 	}
 	// The call needs no slot before, because an approval may take long.
 	if _, fail := p.queue(ctx, left, func(ctx context.Context) error { return enter(ctx, slots) }); fail != nil {
 		return refuse(fail, time.Second)
 	}
+	p.settle()
 	release := func() { <-slots }
 	kept := false // true if the handler still runs and keeps the slot
 	defer func() {

@@ -483,14 +483,19 @@ func TestApprovalThatTakesTime(t *testing.T) {
 }
 
 // TestApprovalsNeedNoSlot verifies that a call waiting for an approval delays no other call, and waits for a slot
-// afterwards.
+// afterwards, with more time for the command. Later calls with the same approval wait for a slot like any other call.
 func TestApprovalsNeedNoSlot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ap := &approver{say: func(context.Context, hosttools.ApprovalRequest) (hosttools.Decision, error) {
 			time.Sleep(time.Minute)
-			return hosttools.Decision{Allow: true}, nil
+			return hosttools.Decision{Allow: true, For: hosttools.ForTool}, nil
 		}}
+		var extended time.Duration
+		extend := func(_ context.Context, _ string, by time.Duration) error {
+			extended += by
+			return nil
+		}
 		slow := tool("slow", func(context.Context, hosttools.Call) (hosttools.Result, error) {
 			time.Sleep(50 * time.Second)
 			return hosttools.Result{}, nil
@@ -498,7 +503,7 @@ func TestApprovalsNeedNoSlot(t *testing.T) {
 		rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup", Ask: "true"}, {Tool: "app.slow"}}}
 		rules.Limits.Concurrent = 1
 		r := registry(t, nil, hosttools.Static("app", slow, lookup()))
-		a := set(t, r, hosttools.Grant{Rules: rules, Approver: ap}).Access(hosttools.Command{})
+		a := set(t, r, hosttools.Grant{Rules: rules, Approver: ap}).Access(hosttools.Command{Extend: extend})
 		began := time.Now()
 		var asking sync.WaitGroup
 		asking.Go(func() {
@@ -512,6 +517,16 @@ func TestApprovalsNeedNoSlot(t *testing.T) {
 			if got := call(t, a, "app_slow", ""); got.Error != nil {
 				t.Errorf("during the approval: %v", got.Error)
 			}
+		}
+		asking.Wait()
+		if extended < 100*time.Second || extended > 115*time.Second {
+			t.Errorf("the command got %s more", extended)
+		}
+		began = time.Now()
+		asking.Go(func() { call(t, a, "app_slow", "") })
+		synctest.Wait()
+		if got := call(t, a, "app_lookup", `{"id":"1"}`); code(got) != "capacity" || time.Since(began) != 5*time.Second {
+			t.Errorf("approved earlier: %v after %s", got.Error, time.Since(began))
 		}
 		asking.Wait()
 	})

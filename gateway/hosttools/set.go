@@ -44,7 +44,8 @@ type Counts struct {
 	// WaitedMS is the total time of calls in the queues for the limits on calls per second and on concurrent calls.
 	WaitedMS int64            `json:"waited_ms,omitempty"`
 	ByTool   map[string]int64 `json:"by_tool,omitempty"`
-	// Asking is the total time of waits for approvals, including the open ones. Concurrent waits count once.
+	// Asking is the total time of waits for approvals, including the open ones and the waits for a slot after an
+	// approval. Concurrent waits count once.
 	Asking time.Duration `json:"-"`
 }
 
