@@ -68,6 +68,9 @@ func (s *Server) SetSpareAfter(d time.Duration) {
 // before any call.
 func (s *Server) SetWaits(wait, keep time.Duration) { s.maxWait, s.keepAfter = wait, keep }
 
+// SetCommentEvery sets the interval of comments in event streams. It must be called before any request.
+func (s *Server) SetCommentEvery(d time.Duration) { s.commentEvery = d }
+
 // Sweep ends sessions that are idle at time now.
 func (s *Server) Sweep(now time.Time) { s.sweep(now) }
 

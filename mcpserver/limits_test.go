@@ -158,7 +158,8 @@ func TestPatchesWait(t *testing.T) {
 	var waiting sync.WaitGroup
 	for i := range 16 {
 		waiting.Go(func() {
-			if _, err := clients[i%2].CallTool(t.Context(), &mcp.CallToolParams{Name: "get_files", Arguments: args}); err != nil {
+			params := &mcp.CallToolParams{Name: "get_files", Arguments: args}
+			if _, err := clients[i%2].CallTool(t.Context(), params); err != nil {
 				t.Error(err)
 			}
 		})

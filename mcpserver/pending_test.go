@@ -1,7 +1,9 @@
 package mcpserver_test
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -79,13 +81,13 @@ func connectOwners(t *testing.T, s *mcpserver.Server) func(owner string) *mcp.Cl
 	url := serveHTTP(t, s, mcpserver.Token{Name: "a", Secret: a}, mcpserver.Token{Name: "b", Secret: b})
 	return func(owner string) *mcp.ClientSession {
 		t.Helper()
-		authorized := byTurns(func(r *http.Request) (*http.Response, error) {
+		authorized := &http.Client{Transport: byTurns(func(r *http.Request) (*http.Response, error) {
 			r = r.Clone(r.Context())
 			r.Header.Set("Authorization", "Bearer "+strings.Repeat(owner, 16))
 			return http.DefaultTransport.RoundTrip(r)
-		})
+		})}
 		cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(),
-			&mcp.StreamableClientTransport{Endpoint: url, DisableStandaloneSSE: true, HTTPClient: &http.Client{Transport: authorized}},
+			&mcp.StreamableClientTransport{Endpoint: url, HTTPClient: authorized, DisableStandaloneSSE: true},
 			&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
 		checktest.Must(t, err)
 		t.Cleanup(func() { _ = cs.Close() }) // only hangs up; the error does not matter
@@ -287,6 +289,56 @@ func TestOpenStream(t *testing.T) {
 	}
 	hangUp()
 	checktest.Eventually(t, "the session is unused", func() bool { return s.Unused(later) == 1 })
+}
+
+// TestStreamComments verifies that event streams have comments, and that these never split an event.
+func TestStreamComments(t *testing.T) {
+	t.Parallel()
+	done := make(chan struct{})
+	s := newServer(t, newMemoryManager(t), &mcpserver.Options{
+		Tasks: []mcpserver.Task{{Name: "long", Kind: "agent"}},
+		RunTask: func(ctx context.Context, _ mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+			select {
+			case <-done:
+			case <-ctx.Done():
+			}
+			return mcpserver.TaskResult{Outcome: "succeeded", Text: strings.Repeat("x", 4<<20)}, nil
+		},
+	})
+	s.SetCommentEvery(time.Millisecond)
+	p := poster{t: t, url: serveHTTP(t, s)}.begin()
+	for method, body := range map[string]string{
+		http.MethodGet: "",
+		http.MethodPost: `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":{"progressToken":1},` +
+			`"name":"execute_task","arguments":{"task":"long"}}}`,
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), method, p.url, strings.NewReader(body))
+		checktest.Must(t, err)
+		req.Header = http.Header{"Accept": {"application/json, text/event-stream"}, "Mcp-Session-Id": {p.session}}
+		req.Header.Set("Content-Type", "application/json")
+		res, err := http.DefaultClient.Do(req)
+		checktest.Must(t, err)
+		lines, comments, events := bufio.NewScanner(res.Body), 0, 0
+		lines.Buffer(nil, 16<<20)
+		for lines.Scan() && (method == http.MethodPost || comments < 3) {
+			switch line := lines.Text(); {
+			case line == ":":
+				if comments++; comments == 3 && method == http.MethodPost {
+					close(done)
+				}
+			case strings.HasPrefix(line, "data: "):
+				if events++; !json.Valid([]byte(line[len("data: "):])) {
+					t.Errorf("event %.80s", line)
+				}
+			case line != "" && line != ": ok" && line != "event: message":
+				t.Errorf("line %.80s", line)
+			}
+		}
+		if err := lines.Err(); err != nil || comments < 3 || method == http.MethodPost && events < 2 {
+			t.Errorf("%s: %d comments, %d events, %v", method, comments, events, err)
+		}
+		res.Body.Close()
+	}
 }
 
 // TestKeptResults verifies that results are kept for the idle timeout, within the limits of number and size of one

@@ -90,7 +90,7 @@ type Server struct {
 	// 512 MiB for a patch.
 	patches, edits *semaphore.Weighted
 
-	maxWait, keepAfter time.Duration // the constants, except in tests
+	maxWait, keepAfter, commentEvery time.Duration // the constants, except in tests
 
 	// ctx is done when the server ends. The server stores it because it limits the lifetime of the server's goroutines.
 	ctx    context.Context
@@ -117,9 +117,10 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 	}
 	s := &Server{
 		manager: m, opts: o, policy: *o.Policy, log: o.Logger, plugin: &tools.Plugin{Manager: m, Logger: o.Logger},
-		spareAfter: spareAfter, maxWait: maxWait, keepAfter: keepAfter,
+		spareAfter: spareAfter, maxWait: maxWait, keepAfter: keepAfter, commentEvery: commentEvery,
 		scopes: map[*scope]struct{}{}, owners: map[string]*scope{}, bound: map[*mcp.ServerSession]*scope{},
-		gates: map[string]gates{}, jobs: map[string]*job{}, patches: semaphore.NewWeighted(2), edits: semaphore.NewWeighted(8),
+		gates: map[string]gates{}, jobs: map[string]*job{},
+		patches: semaphore.NewWeighted(2), edits: semaphore.NewWeighted(8),
 	}
 	if err := s.policy.compile(); len(err) > 0 {
 		return nil, err
