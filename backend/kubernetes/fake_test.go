@@ -194,6 +194,35 @@ func TestDeletedClaim(t *testing.T) {
 	}
 }
 
+// TestStartWithoutClaim verifies that a sandbox whose claim is missing or in deletion does not start, but stays.
+func TestStartWithoutClaim(t *testing.T) {
+	t.Parallel()
+	p := planOf(t)
+	meta, err := p.metaOf(backend.RoleSandbox)
+	must(t, err)
+	volume := corev1.PersistentVolumeClaimVolumeSource{ClaimName: p.name}
+	pod := &corev1.Pod{ObjectMeta: meta, Status: corev1.PodStatus{Phase: corev1.PodFailed}}
+	pod.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &volume}}}
+	ending := metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: time.Now()}}
+	for name, claim := range map[string]any{
+		"missing":     apierrors.NewNotFound(schema.GroupResource{Resource: "persistentvolumeclaims"}, p.name),
+		"in deletion": &corev1.PersistentVolumeClaim{ObjectMeta: ending},
+	} {
+		d := fakeDriver(t, func(r *http.Request) any {
+			switch {
+			case r.Method != http.MethodGet:
+				t.Errorf("%s: %s %s", name, r.Method, r.URL.Path)
+			case strings.Contains(r.URL.Path, "/persistentvolumeclaims/"):
+				return claim
+			}
+			return pod
+		})
+		if err := d.Start(t.Context(), p.id()); !errors.Is(err, backend.ErrLost) {
+			t.Errorf("%s: %v, want ErrLost", name, err)
+		}
+	}
+}
+
 // TestUnknownIsolation verifies that New fails if the server cannot return a RuntimeClass now, because the class would
 // count as a container.
 func TestUnknownIsolation(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,6 +86,9 @@ func (d *driver) Start(ctx context.Context, id string) error {
 	if err != nil || info.State != backend.StateStopped {
 		return err
 	}
+	if err := d.checkWorkspace(ctx, pod); err != nil {
+		return err
+	}
 	next := d.again(pod)
 	next.Labels[labelNetwork] = d.networkLabel(info.Network) // the options may have changed
 	if err := d.isolate(ctx, info.Network, next.Labels); err != nil {
@@ -101,6 +105,22 @@ func (d *driver) Start(ctx context.Context, id string) error {
 		_, err = d.await(ctx, next, info.Image, id)
 	}
 	return err
+}
+
+// checkWorkspace returns ErrLost if the claim of a stopped pod is missing or being deleted, because its next pod could
+// never run. Without the permission to read claims, it returns nil, because the claim may be from an earlier
+// configuration.
+func (d *driver) checkWorkspace(ctx context.Context, pod *corev1.Pod) error {
+	claimed := func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }
+	if !slices.ContainsFunc(pod.Spec.Volumes, claimed) {
+		return nil
+	}
+	claim, err := kit.Call(ctx, d.calls, "get workspace", kit.With(d.api.volumes.Get, pod.Name))
+	if errors.Is(err, backend.ErrNotFound) || err == nil && claim.DeletionTimestamp != nil {
+		return fmt.Errorf("kubernetes: the workspace was deleted (claim %s); remove the sandbox: %w",
+			pod.Name, backend.ErrLost)
+	}
+	return kit.Ignore(err, backend.ErrPermission)
 }
 
 // replace replaces an ended pod with a new pod. It ignores the cancellation of ctx, because between the deletion and

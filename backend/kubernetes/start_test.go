@@ -18,15 +18,24 @@ import (
 	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
-// TestStartGivenUp verifies that Start returns when its context ends, and that the sandbox still exists.
+// TestStartGivenUp verifies that Start returns when its context ends, and that the sandbox still exists. Without its
+// claim, Start reports it lost.
 func TestStartGivenUp(t *testing.T) {
 	t.Parallel()
-	b := newBackend(t, nil)
+	var name string
+	claims := clustertest.PersistentVolumeClaims(admin(t), namespace())
+	b := newBackend(t, func(o *kubernetes.Options) {
+		o.Config = through(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			pods := r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pods")
+			if pods && name != "" && !r.URL.Query().Has("dryRun") { // without the claim, the pod cannot be scheduled
+				_ = claims.Delete(r.Context(), name, metav1.DeleteOptions{}) // the last Start of the test checks this
+			}
+			return next.RoundTrip(r)
+		})
+	})
 	info := backendtest.Create(t, b, newSpec())
 	must(t, b.Stop(t.Context(), info.ID))
-	// Without the claim, the pod cannot be scheduled.
-	name, _, _ := strings.Cut(info.ID, ".")
-	must(t, clustertest.PersistentVolumeClaims(admin(t), namespace()).Delete(t.Context(), name, metav1.DeleteOptions{}))
+	name, _, _ = strings.Cut(info.ID, ".")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	backendtest.Fails(t, "Start", b.Start(ctx, info.ID), context.DeadlineExceeded)
@@ -37,6 +46,7 @@ func TestStartGivenUp(t *testing.T) {
 	if now, err := b.Get(t.Context(), info.ID); err != nil || now.State != backend.StateStopped {
 		t.Errorf("Get: %+v, %v", now, err)
 	}
+	backendtest.Fails(t, "Start without the claim", b.Start(t.Context(), info.ID), backend.ErrLost)
 }
 
 // TestStartTwice verifies that a second Start does not replace the pod of the first.
