@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -131,19 +131,24 @@ func TestExecRejected(t *testing.T) {
 	}
 }
 
-// TestForeignKeys verifies that the next pod of a sandbox has only the keys of Workcell and of the current options.
-func TestForeignKeys(t *testing.T) {
+// TestInjected verifies that the next pod of a sandbox has only the keys, containers, volumes, and mounts of Workcell,
+// and the keys of the current options.
+func TestInjected(t *testing.T) {
 	t.Parallel()
-	meta, err := planOf(t).metaOf(backend.RoleSandbox)
-	must(t, err)
-	pod := &corev1.Pod{ObjectMeta: *meta.DeepCopy()}
-	pod.Labels["injected"], pod.Annotations["ovn.kubernetes.io/ip_address"] = "true", "10.0.0.7"
 	mine := map[string]string{"example.com/team": "ml"}
-	next := (&driver{opts: Options{Labels: mine, Annotations: mine}}).again(pod)
-	maps.Copy(meta.Labels, mine)
-	maps.Copy(meta.Annotations, mine)
-	if !maps.Equal(next.Labels, meta.Labels) || !maps.Equal(next.Annotations, meta.Annotations) {
-		t.Errorf("labels %v, annotations %v", next.Labels, next.Annotations)
+	d := &driver{opts: Options{Labels: mine, Annotations: mine, GuestImage: "guest:1", StorageClass: "standard"}}
+	pod, err := d.manifest(planOf(t))
+	must(t, err)
+	want := pod.DeepCopy()
+	pod.Labels["injected"], pod.Annotations["ovn.kubernetes.io/ip_address"] = "true", "10.0.0.7"
+	mount, sidecar := corev1.VolumeMount{Name: "mesh", MountPath: "/mesh"}, corev1.Container{Name: "mesh"}
+	s := &pod.Spec
+	s.Volumes = append([]corev1.Volume{{Name: "mesh"}}, s.Volumes...)
+	s.InitContainers = append([]corev1.Container{sidecar}, s.InitContainers...)
+	s.Containers[0].VolumeMounts = append(s.Containers[0].VolumeMounts, mount)
+	s.Containers = append(s.Containers, sidecar)
+	if diff := cmp.Diff(want, d.again(pod)); diff != "" {
+		t.Errorf("next pod (-want +got)\n%s", diff)
 	}
 }
 

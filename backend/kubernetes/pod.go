@@ -262,8 +262,9 @@ func imageEnv(env []string) []string {
 	})
 }
 
-// again returns the manifest for a new pod of the same sandbox, based on the existing pod. It omits the labels and
-// annotations of other programs, because they may describe the existing pod, for example its address.
+// again returns the manifest for a new pod of the same sandbox, based on the existing pod. It omits the labels,
+// annotations, containers, and volumes of other programs, because they may describe the existing pod, for example its
+// address, and are added again.
 func (d *driver) again(pod *corev1.Pod) *corev1.Pod {
 	meta := metav1.ObjectMeta{Name: pod.Name, Labels: maps.Clone(pod.Labels), Annotations: maps.Clone(pod.Annotations)}
 	foreign := func(key, _ string) bool { return !reserved(key) }
@@ -272,8 +273,26 @@ func (d *driver) again(pod *corev1.Pod) *corev1.Pod {
 	maps.Copy(meta.Labels, d.opts.Labels)
 	maps.Copy(meta.Annotations, d.opts.Annotations)
 	next := &corev1.Pod{ObjectMeta: meta, Spec: *pod.Spec.DeepCopy()}
+	s := &next.Spec
 	// The server computes the priority from the class.
-	next.Spec.NodeName, next.Spec.ActiveDeadlineSeconds, next.Spec.Priority, next.Spec.PreemptionPolicy = "", nil, nil, nil
-	next.Spec.EphemeralContainers, next.Spec.Overhead = nil, nil // added by `kubectl debug`; not allowed in new pods
+	s.NodeName, s.ActiveDeadlineSeconds, s.Priority, s.PreemptionPolicy = "", nil, nil, nil
+	s.EphemeralContainers, s.Overhead = nil, nil // added by `kubectl debug`; not allowed in new pods
+	s.InitContainers, s.Containers = withoutInjected(s.InitContainers), withoutInjected(s.Containers)
+	s.Volumes = slices.DeleteFunc(s.Volumes, func(v corev1.Volume) bool { return !isVolume(v.Name) })
 	return next
+}
+
+// withoutInjected returns the driver's containers with the driver's mounts.
+func withoutInjected(all []corev1.Container) []corev1.Container {
+	other := func(c corev1.Container) bool { return c.Name != containerName && c.Name != volumeGuest }
+	all = slices.DeleteFunc(all, other)
+	for i := range all {
+		mounts := &all[i].VolumeMounts
+		*mounts = slices.DeleteFunc(*mounts, func(m corev1.VolumeMount) bool { return !isVolume(m.Name) })
+	}
+	return all
+}
+
+func isVolume(name string) bool {
+	return slices.Contains([]string{volumeGuest, volumeWorkspace, volumeTmp, volumeShm, volumeAccounts}, name)
 }
