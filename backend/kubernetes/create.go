@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -45,8 +46,9 @@ type plan struct {
 
 func (p *plan) id() string { return p.name + "." + p.nonce }
 
-// newPlan checks a plan against the capabilities of a cluster.
-func (d *driver) newPlan(p *kit.Plan) (*plan, error) {
+// newPlan checks a plan against the capabilities of a cluster. If a RuntimeClass could not be read before, newPlan
+// tries again. If it fails, the class counts as a container.
+func (d *driver) newPlan(ctx context.Context, p *kit.Plan) (*plan, error) {
 	s := p.Spec
 	switch {
 	case s.OCIRuntime != "" && !slices.Contains(d.opts.RuntimeClasses, s.OCIRuntime):
@@ -67,7 +69,15 @@ func (d *driver) newPlan(p *kit.Plan) (*plan, error) {
 	if s.Platform != "" && !slices.Contains(embed.Arches(), arch) {
 		arch = strings.Join(embed.Arches(), " or ")
 	}
-	if err := p.Supports(d.Capabilities(), arch); err != nil {
+	caps := d.Capabilities()
+	if caps.Isolation[s.OCIRuntime] == "" {
+		if err := d.classes(ctx, s.OCIRuntime); err != nil {
+			return nil, err
+		}
+		caps = d.Capabilities()
+		caps.Isolation[s.OCIRuntime] = cmp.Or(caps.Isolation[s.OCIRuntime], backend.IsolationContainer)
+	}
+	if err := p.Supports(caps, arch); err != nil {
 		return nil, err
 	}
 	p.Spec.Limits.PIDs = 0 // see Capabilities
@@ -79,7 +89,7 @@ func (d *driver) newPlan(p *kit.Plan) (*plan, error) {
 
 // Create creates a sandbox and waits for the guest agent.
 func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info, err error) {
-	p, err := d.newPlan(checked)
+	p, err := d.newPlan(ctx, checked)
 	if err != nil {
 		return backend.Info{}, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -236,6 +237,33 @@ func TestUnknownIsolation(t *testing.T) {
 	_, err := New(t.Context(), &Options{Config: config, RuntimeClasses: []string{"gvisor"}})
 	if !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("New: %v, want ErrUnavailable", err)
+	}
+}
+
+// TestLateClass verifies that a RuntimeClass that was missing or not readable is read again for a new sandbox, and counts
+// as a container until then.
+func TestLateClass(t *testing.T) {
+	t.Parallel()
+	var exists atomic.Bool
+	config := fakeServer(t, func(*http.Request) any {
+		if !exists.Load() {
+			return apierrors.NewNotFound(schema.GroupResource{Resource: "runtimeclasses"}, "gvisor")
+		}
+		return &nodev1.RuntimeClass{Handler: "runsc"}
+	})
+	b, err := New(t.Context(), &Options{Config: config, RuntimeClasses: []string{"gvisor"}})
+	must(t, err)
+	defer b.Close() //nolint:errcheck // of a fake server
+	for _, want := range []backend.Isolation{backend.IsolationContainer, backend.IsolationKernel} {
+		if early, known := b.Capabilities().Isolation["gvisor"]; known {
+			t.Errorf("known as %s", early)
+		}
+		p := planOf(t).Plan
+		p.Spec.OCIRuntime = "gvisor"
+		if _, err := b.d.newPlan(t.Context(), p); err != nil || p.Isolation != want {
+			t.Errorf("isolation %s, %v, want %s", p.Isolation, err, want)
+		}
+		exists.Store(true)
 	}
 }
 

@@ -39,7 +39,6 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	corev1 "k8s.io/api/core/v1"
-	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -132,8 +131,8 @@ type driver struct {
 	// tried many times. It is nil if the client's certificate may change, because a resumed session would keep the old
 	// certificate.
 	handshakes tls.ClientSessionCache
-	isolation  map[string]backend.Isolation // by RuntimeClass; see classes
-	env        sync.Map                     // image id -> []string, what an image declares
+	isolation  sync.Map // RuntimeClass -> backend.Isolation, see classes
+	env        sync.Map // image id -> []string, what an image declares
 }
 
 // New connects to a cluster. ctx and Options.Patience bound the connection attempt. If the server does not respond, New
@@ -169,7 +168,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if _, err := d.Ping(ctx); err != nil {
 		return nil, errors.Join(err, d.calls.Close(d.Release))
 	}
-	if err := d.classes(ctx); err != nil {
+	if err := d.classes(ctx, o.RuntimeClasses...); err != nil {
 		return nil, errors.Join(err, d.calls.Close(d.Release))
 	}
 	return &Backend{kit.NewDriver(d, d.calls, o.Images, o.Limits), d}, nil
@@ -290,31 +289,33 @@ func (b *Backend) Identity(ctx context.Context) (string, error) {
 }
 
 // Capabilities returns the capabilities of every cluster. Process limits are not included, because they are a setting
-// of the nodes.
+// of the nodes. Isolation omits RuntimeClasses that could not be read yet.
 func (d *driver) Capabilities() backend.Capabilities {
+	isolation := map[string]backend.Isolation{"": backend.IsolationContainer} // the default differs between nodes
+	for name, i := range d.isolation.Range {
+		isolation[name.(string)] = i.(backend.Isolation)
+	}
 	return backend.Capabilities{
 		Memory: true, CPU: true, Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge},
-		OCIRuntimes: d.opts.RuntimeClasses, Isolation: d.isolation, Persistent: d.opts.StorageClass != "", Forgeable: true,
+		OCIRuntimes: d.opts.RuntimeClasses, Isolation: isolation, Persistent: d.opts.StorageClass != "", Forgeable: true,
 		WritableRoot: true, RootEnforcement: backend.WorkspaceWatched,
 	}
 }
 
-// classes determines the isolation of the RuntimeClasses by their handlers, which never change. A missing class and a
-// class without the permission to read it count as a container. The default runtime does too, because it differs
-// between nodes.
-func (d *driver) classes(ctx context.Context) error {
-	d.isolation = map[string]backend.Isolation{"": backend.IsolationContainer}
-	for _, name := range d.opts.RuntimeClasses {
+// classes determines the isolation of RuntimeClasses by their handlers, which never change. It ignores a missing class
+// and a class without the permission to read it.
+func (d *driver) classes(ctx context.Context, names ...string) error {
+	for _, name := range names {
 		class, err := kit.Call(ctx, d.calls, "get RuntimeClass", kit.With(d.api.classes.Get, name))
-		if kit.Ignore(err, backend.ErrNotFound, backend.ErrPermission) != nil {
+		switch {
+		case err == nil:
+			d.isolation.Store(name, backend.RuntimeIsolation(class.Handler))
+		case kit.Ignore(err, backend.ErrNotFound, backend.ErrPermission) != nil:
 			return err
-		}
-		if err != nil {
+		default:
 			d.log.WarnContext(ctx, "kubernetes: the isolation of a RuntimeClass is unknown; allow `get` of runtimeclasses",
 				"class", name, "error", err)
-			class = &nodev1.RuntimeClass{}
 		}
-		d.isolation[name] = backend.RuntimeIsolation(class.Handler)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // TestRuntimeClass verifies that a sandbox runs with the requested RuntimeClass. The handler of a RuntimeClass determines
-// the isolation. A missing class and the default runtime count as containers.
+// the isolation. The default runtime counts as a container. A missing class does too, as soon as a sandbox needs it.
 func TestRuntimeClass(t *testing.T) {
 	t.Parallel()
 	prefix, classes := "workcell-"+strings.ToLower(rand.Text())+"-", runtimeClasses(admin(t), "")
@@ -26,10 +26,11 @@ func TestRuntimeClass(t *testing.T) {
 		"runc": backend.IsolationContainer, "runsc": backend.IsolationKernel, "kata-qemu": backend.IsolationVM, "": backend.IsolationContainer,
 	} {
 		name := prefix + handler + "x"
-		names, want[name] = append(names, name), isolation
+		names = append(names, name)
 		if handler == "" {
 			continue
 		}
+		want[name] = isolation
 		class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: handler}
 		_, err := classes.Create(t.Context(), class, metav1.CreateOptions{})
 		must(t, err)
@@ -49,5 +50,9 @@ func TestRuntimeClass(t *testing.T) {
 	spec.OCIRuntime, spec.Isolation = prefix+"runscx", backend.IsolationVM
 	if _, err := b.Create(t.Context(), spec); !errors.As(err, new(*backend.IsolationError)) {
 		t.Errorf("a virtual machine of gVisor: %v", err)
+	}
+	spec.OCIRuntime, spec.Isolation = prefix+"x", backend.IsolationKernel
+	if _, err := b.Create(t.Context(), spec); !errors.As(err, new(*backend.IsolationError)) {
+		t.Errorf("a missing class: %v", err)
 	}
 }

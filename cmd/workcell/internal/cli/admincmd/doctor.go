@@ -238,7 +238,7 @@ func (a *command) examine(
 
 // isolation reports the isolation of new sandboxes, and OCI runtimes with a different isolation.
 func (r *engineReport) isolation(tiers map[string]backend.Isolation, used backend.Isolation) {
-	text := string(used)
+	text := cmp.Or(string(used), "unknown: the RuntimeClass cannot be read")
 	for _, runtime := range slices.Sorted(maps.Keys(tiers)) {
 		if runtime != "" && tiers[runtime] != used {
 			text += fmt.Sprintf("; %s with --oci-runtime %s", tiers[runtime], runtime)
