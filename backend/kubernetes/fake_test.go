@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync/atomic"
@@ -240,8 +242,8 @@ func TestUnknownIsolation(t *testing.T) {
 	}
 }
 
-// TestLateClass verifies that a RuntimeClass that was missing or not readable is read again for a new sandbox, and counts
-// as a container until then.
+// TestLateClass verifies that Create reads a missing RuntimeClass again, and that the class counts as a container until
+// then.
 func TestLateClass(t *testing.T) {
 	t.Parallel()
 	var exists atomic.Bool
@@ -264,6 +266,75 @@ func TestLateClass(t *testing.T) {
 			t.Errorf("isolation %s, %v, want %s", p.Isolation, err, want)
 		}
 		exists.Store(true)
+	}
+}
+
+// TestBridgeOptions verifies the policy of bridged sandboxes: rules never allow a denied network, unless a longer
+// prefix is allowed. No rule is without peers, because it would allow everything. Other options have another label.
+func TestBridgeOptions(t *testing.T) {
+	t.Parallel()
+	nets := func(texts ...string) (all []netip.Prefix) {
+		for _, text := range texts {
+			all = append(all, netip.MustParsePrefix(text))
+		}
+		return all
+	}
+	labels := map[string]bool{}
+	for _, test := range []struct {
+		opts Options
+		want string // networks with the number of exceptions, and the resolver
+	}{
+		{Options{}, "0.0.0.0/0-12 2000::/3-4 kube-system/k8s-app=kube-dns:53"},
+		{
+			Options{DenyNets: nets("2600:db8::/56", "192.0.2.0/24", "fd00::/8")},
+			"0.0.0.0/0-13 2000::/3-5 kube-system/k8s-app=kube-dns:53",
+		},
+		{
+			Options{DenyNets: nets("0.0.0.0/0", "::/0"), AllowNets: nets("192.0.2.7/32")},
+			"kube-system/k8s-app=kube-dns:53 192.0.2.7/32-0",
+		},
+		{
+			Options{DenyNets: nets("10.1.0.0/16"), AllowNets: nets("10.0.0.0/8", "10.1.2.0/24"), DNSPort: 5353},
+			"0.0.0.0/0-13 2000::/3-4 kube-system/k8s-app=kube-dns:5353 10.0.0.0/8-1 10.1.2.0/24-0",
+		},
+		{
+			Options{DNSNamespace: "openshift-dns", DNSLabels: map[string]string{"app.kubernetes.io/name": "coredns"}},
+			"0.0.0.0/0-12 2000::/3-4 openshift-dns/app.kubernetes.io/name=coredns:53",
+		},
+	} {
+		must(t, test.opts.checkBridge())
+		d := &driver{opts: test.opts}
+		var got []string
+		for _, rule := range d.networkPolicy(backend.NetworkBridge).Spec.Egress {
+			if len(rule.To) == 0 {
+				t.Errorf("%s: a rule without peers", test.want)
+			}
+			for _, to := range rule.To {
+				if b := to.IPBlock; b != nil {
+					got = append(got, fmt.Sprintf("%s-%d", b.CIDR, len(b.Except)))
+					continue
+				}
+				got = append(got, fmt.Sprintf("%s/%s:%s", to.NamespaceSelector.MatchLabels[corev1.LabelMetadataName],
+					metav1.FormatLabelSelector(to.PodSelector), rule.Ports[1].Port))
+			}
+		}
+		if text := strings.Join(got, " "); text != test.want {
+			t.Errorf("got  %s\nwant %s", text, test.want)
+		}
+		label := d.networkLabel(backend.NetworkBridge)
+		if labels[label] || len(labels) == 0 && label != "bridge" || d.networkLabel(backend.NetworkNone) != "none" {
+			t.Errorf("%s: label %s, %v", test.want, label, labels)
+		}
+		labels[label] = true
+	}
+	for _, o := range []Options{
+		{AllowNets: make([]netip.Prefix, 1)}, {DenyNets: nets("10.0.0.5/8")}, {DenyNets: nets("::ffff:10.0.0.0/104")},
+		{AllowNets: nets("10.0.0.0/8"), DenyNets: nets("10.0.0.0/8")}, {DNSPort: 1 << 16}, {DNSNamespace: "a/b"},
+		{DNSLabels: map[string]string{"a b": ""}},
+	} {
+		if err := o.checkBridge(); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", o.bridge(), err)
+		}
 	}
 }
 

@@ -88,8 +88,14 @@ type Options struct {
 	Images *backend.ImagePolicy
 	// Limits override the defaults if they are not zero.
 	Limits backend.Limits
-	// AllowNets lists private addresses to which bridged sandboxes may connect.
-	AllowNets []netip.Prefix
+	// AllowNets lists private addresses to which bridged sandboxes may connect. DenyNets lists public addresses to which
+	// they may not connect, for example of pods. If both contain an address, the longer prefix counts.
+	AllowNets, DenyNets []netip.Prefix
+	// DNSNamespace, DNSLabels, and DNSPort select the pods and the port of the cluster's resolver for bridged sandboxes.
+	// If empty, they default to "kube-system", "k8s-app=kube-dns", and 53.
+	DNSNamespace string
+	DNSLabels    map[string]string
+	DNSPort      int32
 	// CallTimeout bounds one call of the API. If zero, it defaults to 2 minutes.
 	CallTimeout time.Duration
 	// Patience is how long the API server may leave a call unanswered before the call fails with ErrUnavailable. If
@@ -141,7 +147,8 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	d := new(driver)
 	d.opts = *cmp.Or(opts, &Options{})
 	o := &d.opts
-	o.AllowNets, o.RuntimeClasses = slices.Clone(o.AllowNets), slices.Clone(o.RuntimeClasses)
+	o.AllowNets, o.DenyNets, o.DNSLabels = slices.Clone(o.AllowNets), slices.Clone(o.DenyNets), maps.Clone(o.DNSLabels)
+	o.RuntimeClasses = slices.Clone(o.RuntimeClasses)
 	o.NodeSelector, o.ImagePullSecrets = maps.Clone(o.NodeSelector), slices.Clone(o.ImagePullSecrets)
 	o.Tolerations, o.Labels, o.Annotations = slices.Clone(o.Tolerations), maps.Clone(o.Labels), maps.Clone(o.Annotations)
 	if err := kit.Defaults(name, o.Limits, &o.Guest, &o.Logger); err != nil {
@@ -150,10 +157,8 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if o.GuestVolume && o.GuestImage == "" {
 		return nil, fmt.Errorf("kubernetes: Options.GuestVolume requires Options.GuestImage: %w", backend.ErrInvalid)
 	}
-	if slices.ContainsFunc(o.AllowNets, func(n netip.Prefix) bool { return !n.IsValid() }) {
-		return nil, fmt.Errorf("kubernetes: invalid address in Options.AllowNets: %w", backend.ErrInvalid)
-	}
-	if err := errors.Join(checkKeys("label", o.Labels), checkKeys("annotation", o.Annotations)); err != nil {
+	keys := errors.Join(checkKeys("label", o.Labels), checkKeys("annotation", o.Annotations))
+	if err := errors.Join(o.checkBridge(), keys); err != nil {
 		return nil, err
 	}
 	kit.Times(&o.CallTimeout, &o.Patience, &o.PullTimeout)

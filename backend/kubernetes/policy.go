@@ -1,10 +1,12 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -15,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -34,14 +37,46 @@ func (d *driver) isolate(ctx context.Context, mode backend.NetworkMode, pod map[
 	return d.ensurePolicy(ctx, mode, pod)
 }
 
-// networkLabel returns the label value selected by a network mode's policy. Bridged sandboxes with different AllowNets
-// need different policies, so the value contains a hash of AllowNets. Processes with different options therefore do not
-// change each other's policy.
+// checkBridge validates the options of bridged networks.
+func (o *Options) checkBridge() error {
+	problem := ""
+	for _, n := range slices.Concat(o.AllowNets, o.DenyNets) {
+		switch {
+		case !n.IsValid() || n != n.Masked() || n.Addr().Is4In6():
+			problem = fmt.Sprintf("invalid network %s in kubernetes.allow_nets or kubernetes.deny_nets", n)
+		case slices.Contains(o.AllowNets, n) && slices.Contains(o.DenyNets, n):
+			problem = fmt.Sprintf("network %s is in kubernetes.allow_nets and in kubernetes.deny_nets", n)
+		}
+	}
+	if _, err := metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchLabels: o.DNSLabels}); err != nil {
+		problem = fmt.Sprintf("invalid kubernetes.dns.labels: %.200v", err)
+	}
+	if o.DNSNamespace != "" && len(validation.IsDNS1123Label(o.DNSNamespace)) > 0 {
+		problem = fmt.Sprintf("invalid kubernetes.dns.namespace %.80q", o.DNSNamespace)
+	}
+	if o.DNSPort < 0 || o.DNSPort > math.MaxUint16 {
+		problem = fmt.Sprintf("invalid kubernetes.dns.port %d", o.DNSPort)
+	}
+	if problem != "" {
+		return fmt.Errorf("kubernetes: %s: %w", problem, backend.ErrInvalid)
+	}
+	return nil
+}
+
+// bridge returns the options of bridged networks as text.
+func (o *Options) bridge() string {
+	return fmt.Sprintf("%v %v %q %v %d", o.AllowNets, o.DenyNets, o.DNSNamespace, o.DNSLabels, o.DNSPort)
+}
+
+// networkLabel returns the label value selected by a network mode's policy. Bridged sandboxes with different options
+// need different policies, so the value contains a hash of the options. Processes with different options therefore do
+// not change each other's policy.
 func (d *driver) networkLabel(mode backend.NetworkMode) string {
-	if mode == backend.NetworkNone || len(d.opts.AllowNets) == 0 {
+	text := d.opts.bridge()
+	if mode == backend.NetworkNone || text == new(Options).bridge() {
 		return string(mode)
 	}
-	sum := sha256.Sum256(fmt.Append(nil, d.opts.AllowNets))
+	sum := sha256.Sum256([]byte(text))
 	return string(mode) + "-" + hex.EncodeToString(sum[:4])
 }
 
@@ -62,32 +97,48 @@ func (d *driver) networkPolicy(mode backend.NetworkMode) *networkingv1.NetworkPo
 }
 
 // outbound returns the destinations of bridged sandboxes: public addresses, the cluster's resolver, and addresses
-// allowed by the operator.
+// allowed by the operator. Rules add up, so each one excludes the denied addresses in its network.
 func (d *driver) outbound() []networkingv1.NetworkPolicyEgressRule {
-	block := func(cidr string, except []netip.Prefix) networkingv1.NetworkPolicyPeer {
-		b := &networkingv1.IPBlock{CIDR: cidr}
-		for _, p := range except {
-			b.Except = append(b.Except, p.String())
+	o := &d.opts
+	type peers = []networkingv1.NetworkPolicyPeer
+	block := func(all netip.Prefix, closed []netip.Prefix) networkingv1.NetworkPolicyPeer {
+		b := &networkingv1.IPBlock{CIDR: all.String()}
+		for _, n := range slices.Concat(closed, o.DenyNets) {
+			if n.Bits() > all.Bits() && n.Overlaps(all) { // the server rejects other exceptions
+				b.Except = append(b.Except, n.String())
+			}
 		}
 		return networkingv1.NetworkPolicyPeer{IPBlock: b}
 	}
-	udp, tcp, port := corev1.ProtocolUDP, corev1.ProtocolTCP, intstr.FromInt32(53)
-	label := func(name, value string) *metav1.LabelSelector {
-		return &metav1.LabelSelector{MatchLabels: map[string]string{name: value}}
+	var public peers
+	add := func(cidr string, closed []netip.Prefix) {
+		all := netip.MustParsePrefix(cidr)
+		covers := func(n netip.Prefix) bool { return n.Bits() <= all.Bits() && n.Overlaps(all) }
+		if !slices.ContainsFunc(o.DenyNets, covers) {
+			public = append(public, block(all, closed))
+		}
 	}
-	type peers = []networkingv1.NetworkPolicyPeer
-	rules := []networkingv1.NetworkPolicyEgressRule{
-		{To: peers{block("0.0.0.0/0", netguard.Closed()), block(netguard.Public6, netguard.Closed6())}},
-		{
-			To: peers{{
-				NamespaceSelector: label("kubernetes.io/metadata.name", "kube-system"),
-				PodSelector:       label("k8s-app", "kube-dns"),
-			}},
-			Ports: []networkingv1.NetworkPolicyPort{{Protocol: &udp, Port: &port}, {Protocol: &tcp, Port: &port}},
-		},
+	add("0.0.0.0/0", netguard.Closed())
+	add(netguard.Public6, netguard.Closed6())
+	var rules []networkingv1.NetworkPolicyEgressRule
+	if public != nil { // a rule without peers would allow everything
+		rules = append(rules, networkingv1.NetworkPolicyEgressRule{To: public})
 	}
-	for _, n := range d.opts.AllowNets {
-		rules = append(rules, networkingv1.NetworkPolicyEgressRule{To: peers{block(n.Masked().String(), nil)}})
+	dns := o.DNSLabels
+	if len(dns) == 0 {
+		dns = map[string]string{"k8s-app": "kube-dns"}
+	}
+	namespace := map[string]string{corev1.LabelMetadataName: cmp.Or(o.DNSNamespace, "kube-system")}
+	udp, tcp, port := corev1.ProtocolUDP, corev1.ProtocolTCP, intstr.FromInt32(cmp.Or(o.DNSPort, 53))
+	rules = append(rules, networkingv1.NetworkPolicyEgressRule{
+		To: peers{{
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: namespace},
+			PodSelector:       &metav1.LabelSelector{MatchLabels: dns},
+		}},
+		Ports: []networkingv1.NetworkPolicyPort{{Protocol: &udp, Port: &port}, {Protocol: &tcp, Port: &port}},
+	})
+	for _, n := range o.AllowNets {
+		rules = append(rules, networkingv1.NetworkPolicyEgressRule{To: peers{block(n, nil)}})
 	}
 	return rules
 }

@@ -83,6 +83,10 @@ type Kubernetes struct {
 	RuntimeClasses, ImagePullSecrets  []string
 	NodeSelector, Labels, Annotations []string // KEY=VALUE, sorted
 	Tolerations                       []Toleration
+	AllowNets, DenyNets               []string // of bridged sandboxes, checked
+	DNSNamespace                      string
+	DNSLabels                         []string // KEY=VALUE, sorted
+	DNSPort                           int32
 }
 
 // Toleration is a toleration of pods, with the keys of Kubernetes.
@@ -120,7 +124,8 @@ func Load(o Options) (*Config, error) {
 	for _, s := range table {
 		if text := o.Env.Get(s.variable); s.variable != "" && text != "" {
 			texts := []string{text}
-			if _, ok := s.to.(*pairs); ok {
+			switch s.to.(type) {
+			case *pairs, *[]string:
 				texts = strings.Split(text, ",")
 			}
 			if err := s.assign("$"+s.variable, texts); err != nil {

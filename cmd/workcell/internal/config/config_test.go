@@ -82,6 +82,9 @@ kubernetes:
   priority_class: low
   labels: {example.com/team: ml}
   annotations: {example.com/note: "a, b"}
+  allow_nets: [10.0.0.7/32]
+  deny_nets: ["2600:db8::/56"]
+  dns: {namespace: openshift-dns, labels: {a: b}, port: 5353}
 `
 
 // TestEverySetting verifies that every setting in a file takes effect, and all other settings have their defaults.
@@ -95,6 +98,8 @@ func TestEverySetting(t *testing.T) {
 		"telemetry.endpoint", "telemetry.protocol", "telemetry.service_name", "telemetry.content", "retention.runs", "retention.kept", "approvals", "oci_runtime", "isolation",
 		"kubernetes.image_pull_secrets", "kubernetes.node_selector", "kubernetes.tolerations", "kubernetes.priority_class",
 		"kubernetes.labels", "kubernetes.annotations", "retention.transcripts",
+		"kubernetes.allow_nets", "kubernetes.deny_nets",
+		"kubernetes.dns.namespace", "kubernetes.dns.labels", "kubernetes.dns.port",
 	} {
 		if origins(c)[key] != m.users() {
 			t.Errorf("%s is from %q", key, origins(c)[key])
@@ -109,11 +114,13 @@ func TestEverySetting(t *testing.T) {
 		"containerd", "runsc", backend.IsolationKernel, "registry.example.com/python:3.11", "node:20-slim", map[string]string{"python": "registry.example.com/python:3.11"},
 		map[string]string{"docker.io/library/node:20-slim": "registry.example.com/node:20"}, backend.Limits{MemoryBytes: 1 << 30, FileBytes: 4096}, time.Minute, 30 * time.Second,
 		map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_SERVICE_NAME": "agents"},
-		true, 240 * time.Hour, 24 * time.Hour, time.Duration(0), ApprovalsWait, m.users(), 24,
+		true, 240 * time.Hour, 24 * time.Hour, time.Duration(0), ApprovalsWait, m.users(), 29,
 		Kubernetes{
 			ImagePullSecrets: []string{"registry"}, NodeSelector: []string{"disk=ssd", "pool=agents"}, PriorityClass: "low",
 			Labels: []string{"example.com/team=ml"}, Annotations: []string{"example.com/note=a, b"},
 			Tolerations: []Toleration{{Key: "sandboxes", Operator: "Equal", Value: "only", Effect: "NoSchedule", Seconds: 60}, {Operator: "Exists"}},
+			AllowNets:   []string{"10.0.0.7/32"}, DenyNets: []string{"2600:db8::/56"},
+			DNSNamespace: "openshift-dns", DNSLabels: []string{"a=b"}, DNSPort: 5353,
 		}, "[sandboxes=only:NoSchedule *]",
 	}, got); diff != "" {
 		t.Errorf("values (-want +got)\n%s", diff)
@@ -216,6 +223,10 @@ func TestStrict(t *testing.T) {
 		"kubernetes: {trust_network_policy: true}":    `1:14: unknown key "trust_network_policy" in kubernetes; use kubernetes.network_policy: enforced`,
 		"kubernetes: {tolerations: [{tolerates: x}]}": `1:29: unknown key "tolerates" in kubernetes.tolerations[0]`,
 		"kubernetes: {network_policy: on}":            `1:30: unknown network policy "on"; run `,
+		"kubernetes: {deny_nets: [10.0.0.7]}":         `1:25: invalid network "10.0.0.7"; for example 10.20.0.0/16`,
+		"kubernetes: {allow_nets: [10.0.0.7/8]}":      `1:26: invalid network "10.0.0.7/8"; did you mean 10.0.0.0/8?`,
+		"kubernetes: {dns: {port: 65536}}":            `1:26: port 65536 is out of range; from 1 to 65535`,
+		"kubernetes: {dns: {pod: a}}":                 `1:20: unknown key "pod" in kubernetes.dns; available: labels`,
 		"limits: {memory_mb: 1024m}":                  `1:21: limits.memory_mb must be a whole number, not text`,
 		"limits: {memory_mb: 15}":                     `1:21: limits.memory_mb must be 16 to 4194304, not 15`,
 		"limits: {pids: -1}":                          `1:16: limits.pids must be 16 to 4194304, not -1`,
@@ -320,6 +331,7 @@ func TestInvalidSources(t *testing.T) {
 		"--map-image":                {"python", "=x", "x=", "UPPER=x", "x=UPPER"},
 		"$WORKCELL_IMAGE_MAP":        {"python", "a=b,x=UPPER"},
 		"$WORKCELL_KUBE_GUEST_IMAGE": {"UPPER"}, "$WORKCELL_KUBE_NETWORK_POLICY": {"enforce"},
+		"$WORKCELL_KUBE_DENY_NETS": {"10.0.0.7", "10.0.0.0/8,x"},
 	} {
 		for _, value := range values {
 			m := newMachine(t, whole)

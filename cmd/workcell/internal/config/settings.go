@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
+	"net/netip"
 	"net/url"
 	"path"
 	"reflect"
@@ -203,6 +205,18 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 				}
 				return "", ""
 			}},
+		&setting{key: keyKubernetes + "allow_nets", to: &k.AllowNets, variable: "WORKCELL_KUBE_ALLOW_NETS",
+			check: func() (string, string) { return checkNets(k.AllowNets) }},
+		&setting{key: keyKubernetes + "deny_nets", to: &k.DenyNets, variable: "WORKCELL_KUBE_DENY_NETS",
+			check: func() (string, string) { return checkNets(k.DenyNets) }},
+		&setting{key: keyKubernetes + "dns.namespace", to: &k.DNSNamespace, fallback: "kube-system"},
+		&setting{key: keyKubernetes + "dns.labels", to: (*pairs)(&k.DNSLabels), fallback: pairs{"k8s-app=kube-dns"}},
+		&setting{key: keyKubernetes + "dns.port", to: &k.DNSPort, fallback: 53, check: func() (string, string) {
+			if k.DNSPort < 1 || k.DNSPort > math.MaxUint16 {
+				return fmt.Sprintf("port %d is out of range", k.DNSPort), "from 1 to 65535"
+			}
+			return "", ""
+		}},
 	)
 	retention := func(key string, to *time.Duration) *setting {
 		zero := key == keyRetentionText
@@ -291,6 +305,20 @@ func oneOf(what, value string, words ...string) (problem, hint string) {
 func checkImage(image string) (problem, hint string) {
 	if _, err := backend.NormalizeImage(image); err != nil {
 		return err.Error(), "for example registry.example.com/python:3.11"
+	}
+	return "", ""
+}
+
+// checkNets checks a list of networks.
+func checkNets(nets []string) (problem, hint string) {
+	for _, text := range nets {
+		n, err := netip.ParsePrefix(text)
+		if err != nil || n.Addr().Is4In6() {
+			return fmt.Sprintf("invalid network %q", text), "for example 10.20.0.0/16 or 10.20.0.7/32"
+		}
+		if n != n.Masked() {
+			return fmt.Sprintf("invalid network %q", text), fmt.Sprintf("did you mean %s?", n.Masked())
+		}
 	}
 	return "", ""
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"path/filepath"
 	"strings"
 
@@ -85,6 +86,8 @@ func (s Set) kubernetesOptions() *kubernetes.Options {
 		RuntimeClasses: k.RuntimeClasses, NetworkPolicyEnforced: k.NetworkPolicy == "enforced",
 		NodeSelector: mapping(k.NodeSelector), PriorityClass: k.PriorityClass, ImagePullSecrets: k.ImagePullSecrets,
 		Labels: mapping(k.Labels), Annotations: mapping(k.Annotations), Logger: s.Logger, Patience: patience,
+		AllowNets: nets(k.AllowNets), DenyNets: nets(k.DenyNets),
+		DNSNamespace: k.DNSNamespace, DNSLabels: mapping(k.DNSLabels), DNSPort: k.DNSPort,
 	}
 	for _, t := range k.Tolerations {
 		toleration := corev1.Toleration{
@@ -100,6 +103,14 @@ func (s Set) kubernetesOptions() *kubernetes.Options {
 		opts.Kubeconfig = files[0]
 	}
 	return opts
+}
+
+// nets converts the networks of a configuration, which are valid.
+func nets(texts []string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
 }
 
 // mapping converts KEY=VALUE pairs to a map.

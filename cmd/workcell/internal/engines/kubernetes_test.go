@@ -3,6 +3,7 @@
 package engines
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,6 +26,8 @@ func TestClusterSettings(t *testing.T) {
 		Context: "c", Namespace: "n", GuestImage: "g", StorageClass: "s", NetworkPolicy: "enforced", PriorityClass: "low",
 		RuntimeClasses: []string{"gvisor"}, ImagePullSecrets: []string{"registry"}, NodeSelector: []string{"pool=agents"},
 		Labels: []string{"team=ml"}, Annotations: []string{"note=a=b"},
+		AllowNets: []string{"10.0.0.7/32"}, DenyNets: []string{"2600:db8::/56"},
+		DNSNamespace: "openshift-dns", DNSLabels: []string{"a=b"}, DNSPort: 5353,
 		Tolerations: []config.Toleration{{Key: "k", Operator: "Equal", Value: "v", Effect: "NoExecute", Seconds: 60}, {Operator: "Exists"}},
 	}}.kubernetesOptions()
 	got.Patience = 0
@@ -32,11 +35,13 @@ func TestClusterSettings(t *testing.T) {
 		Context: "c", Namespace: "n", GuestImage: "g", StorageClass: "s", NetworkPolicyEnforced: true, PriorityClass: "low",
 		RuntimeClasses: []string{"gvisor"}, ImagePullSecrets: []string{"registry"}, NodeSelector: map[string]string{"pool": "agents"},
 		Labels: map[string]string{"team": "ml"}, Annotations: map[string]string{"note": "a=b"},
+		AllowNets: nets([]string{"10.0.0.7/32"}), DenyNets: nets([]string{"2600:db8::/56"}),
+		DNSNamespace: "openshift-dns", DNSLabels: map[string]string{"a": "b"}, DNSPort: 5353,
 		Tolerations: []corev1.Toleration{
 			{Key: "k", Operator: corev1.TolerationOpEqual, Value: "v", Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(60))},
 			{Operator: corev1.TolerationOpExists},
 		},
-	}, got); diff != "" {
+	}, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 		t.Errorf("options (-want +got):\n%s", diff)
 	}
 }
