@@ -2,7 +2,12 @@ package kubernetes
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +15,8 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -336,6 +343,34 @@ func TestBridgeOptions(t *testing.T) {
 			t.Errorf("%s: %v, want ErrInvalid", o.bridge(), err)
 		}
 	}
+}
+
+// TestNewCA verifies that a running process trusts a new certificate authority of the cluster.
+func TestNewCA(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	config := &rest.Config{Host: "https://192.0.2.1", TLSClientConfig: rest.TLSClientConfig{CAFile: file}}
+	d := &driver{opts: Options{Config: config}}
+	must(t, os.WriteFile(file, authority(t), 0o600))
+	must(t, d.configure())
+	next := authority(t)
+	must(t, os.WriteFile(file, next, 0o600))
+	now, err := rest.TLSConfigFor(d.config)
+	must(t, err)
+	want := x509.NewCertPool()
+	if want.AppendCertsFromPEM(next); !now.RootCAs.Equal(want) {
+		t.Error("the former authority is trusted")
+	}
+}
+
+// authority returns a new certificate in the PEM format.
+func authority(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	text, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{}, &x509.Certificate{}, key.Public(), key)
+	must(t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: text})
 }
 
 // TestSilentProxy verifies that a stream through a proxy that does not answer fails when its context ends.

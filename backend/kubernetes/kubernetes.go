@@ -197,6 +197,9 @@ func (d *driver) configure() error {
 	if err = rest.LoadTLSFiles(d.config); err != nil {
 		return fmt.Errorf("kubernetes: cannot read the cluster's certificates: %.300v: %w", err, backend.ErrInvalid)
 	}
+	if config.CAFile != "" { // the client reads this file again every five minutes, unless CAData is set
+		d.config.CAData = config.CAData
+	}
 	if d.http, err = rest.HTTPClientFor(d.config); err == nil {
 		d.api, err = newClients(d.config, d.http, d.opts.Namespace)
 	}
