@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,33 +24,56 @@ type Agent struct {
 	WholeModel bool            // model names include the provider
 }
 
-// Of returns the agent for an executor's command. argv and events apply to the commands acp and custom.
+// Of returns the agent for an executor's command. Only acp and custom use argv, and only custom uses events.
 func Of(command string, argv []string, events string) Agent {
 	switch command {
 	case "acp":
-		a, d := Agent{}, ACP{Argv: argv}
-		if m := speaks.FindStringSubmatch(strings.Join(argv, "\n")); m != nil {
-			a = named(m[1] + m[2])
-			d.Settings = a.Driver
-			if path.Base(argv[0]) != a.Name { // the image may not contain this program
-				a = Agent{WholeModel: a.WholeModel}
-			}
-		}
-		a.Driver = d
-		return a
+		return acpAgent(argv)
 	case "custom":
-		return Agent{Driver: Custom{Argv: argv, JSON: events == "json", Like: named(events).Driver}}
+		return Agent{Driver: Custom{Argv: argv, JSON: events == "json", Like: known(events).Driver}}
 	}
-	return named(command)
+	return known(command)
 }
 
-// speaks matches the command line of a known agent for the Agent Client Protocol, with one argument per line, for
-// example "npx -y @google/gemini-cli@0.61.0 --acp".
-var speaks = regexp.MustCompile(`^(?:(?:.*/)?(?:npx|npm|pnpm|yarn|bunx|bun|node|deno|env|exec|dlx|x|run|-.*|[^/]+=.*)\n)*` +
-	`(?:.*/)?(?:(gemini|opencode)(?:-cli|-ai)?|(claude|codex)(?:-code|-agent)?-acp)(?:@.*|(?:/.*)?\.js)?(?:\n|$)`)
+// acpAgent returns the agent for a command line that uses the Agent Client Protocol. If a launcher or an adapter starts
+// a known CLI, the agent has the settings of the CLI but no image, because the CLI's image may lack that program.
+func acpAgent(argv []string) Agent {
+	cli := known(acpCLI(argv))
+	d := ACP{Argv: argv, Settings: cli.Driver}
+	if cli.Driver == nil || path.Base(argv[0]) != cli.Name {
+		return Agent{Driver: d, WholeModel: cli.WholeModel}
+	}
+	cli.Driver = d
+	return cli
+}
 
-// named returns the known coding agent with this name.
-func named(name string) Agent {
+// launchers are programs and subcommands that start the program in a later argument.
+var launchers = []string{"npx", "npm", "pnpm", "yarn", "bunx", "bun", "node", "deno", "env", "exec", "dlx", "x", "run"}
+
+var (
+	envVar = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
+	// acpProgram matches the program or package of a known CLI, for example @google/gemini-cli@0.61.0.
+	acpProgram = regexp.MustCompile(`^(?:.*/)?(?:(gemini|opencode)(?:-cli|-ai)?|(claude|codex)(?:-code|-agent)?-acp)` +
+		`(?:@.*|(?:/.*)?\.js)?$`)
+)
+
+// acpCLI returns the name of the known CLI started by a command line, for example "npx -y @google/gemini-cli --acp". It
+// returns an empty string for other programs.
+func acpCLI(argv []string) string {
+	for _, arg := range argv {
+		if slices.Contains(launchers, path.Base(arg)) || strings.HasPrefix(arg, "-") || envVar.MatchString(arg) {
+			continue
+		}
+		if m := acpProgram.FindStringSubmatch(arg); m != nil {
+			return m[1] + m[2] // only one of the groups matches
+		}
+		return ""
+	}
+	return ""
+}
+
+// known returns the agent with a driver in this package. For other names, it returns the zero Agent.
+func known(name string) Agent {
 	d := Named(name)
 	if d == nil {
 		return Agent{}

@@ -46,6 +46,8 @@ func TestOf(t *testing.T) {
 		"/opt/bin/claude-code-acp":                    "claude",
 		"codex-acp":                                   "codex",
 		"node agent.js --provider gemini":             "",
+		"goose --mode=acp gemini":                     "",
+		"python3 agent.py --log=debug codex-acp":      "",
 		"/opt/gemini/agent":                           "",
 		"claude --acp":                                "",
 	} {
