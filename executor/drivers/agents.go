@@ -86,37 +86,45 @@ func known(name string) Agent {
 
 // Versions remembers the images whose agent version was checked. The zero value is ready to use. It is safe for
 // concurrent use.
-type Versions struct{ asked sync.Map }
+type Versions struct{ checked sync.Map }
 
-// Differs returns a warning if the agent's version in a sandbox differs from the tested version of the driver. It warns
-// once per image. It does not check an agent's own image, whose tag is the version, except on the local backend, which
-// has no images.
+// Differs returns a warning if the agent's version in a sandbox differs from the tested version of the driver. Otherwise
+// it returns an empty string. It checks an image once, and again after a failed check. It does not check an agent's
+// own image, whose tag is the version, except on the local backend, which has no images.
 func (v *Versions) Differs(ctx context.Context, s *session.Session, a Agent) string {
 	info := s.Info()
 	if a.Name == "" || info.Image == a.Image && info.Backend != "local" {
 		return ""
 	}
-	if _, known := v.asked.LoadOrStore(a.Name+" "+info.Backend+" "+info.Image, true); known {
+	key := a.Name + " " + info.Backend + " " + info.Image
+	if _, known := v.checked.LoadOrStore(key, true); known {
 		return ""
 	}
-	got := version(ctx, s, a.Name)
+	got, err := version(ctx, s, a.Name)
+	if err != nil {
+		v.checked.Delete(key) // the next call tries again
+	}
 	if got == "" || got == a.Version {
 		return ""
 	}
-	return fmt.Sprintf("%s has version %s, its driver was tested with %s", a.Name, got, a.Version)
+	return fmt.Sprintf("%s has version %s; its driver was tested with version %s", a.Name, got, a.Version)
 }
 
-// versionTime is the maximum time to get a version. One CLI needs some seconds to start.
+// versionTime is the maximum time to get a version. It is generous, because a CLI on a busy machine needs many seconds
+// to start.
 const versionTime = time.Minute
 
-// version returns the version of a program in a sandbox from the output of --version. It is empty if the program is
-// missing or prints no version. The run reports a missing program.
-func version(ctx context.Context, s *session.Session, program string) string {
+// versionNumber matches a version in the output of --version, for example 2.1.3 in v2.1.3.
+var versionNumber = regexp.MustCompile(`\d+\.\d+(\.\d+)?(-[0-9A-Za-z.]{1,30})?\b`)
+
+// version returns the version of a program in a sandbox from the output of --version. It is empty if the program
+// prints no version. The run reports a missing program.
+func version(ctx context.Context, s *session.Session, program string) (string, error) {
 	res, err := s.Exec(ctx, sandbox.ExecRequest{
 		Argv: []string{program, "--version"}, Timeout: versionTime, TailBytes: 4 << 10, HeadBytes: 4 << 10,
 	})
 	if err != nil || res.ExitCode != 0 {
-		return ""
+		return "", err
 	}
-	return regexp.MustCompile(`\b\d+\.\d+(\.\d+)?(-[0-9A-Za-z.]{1,30})?\b`).FindString(string(res.Stdout.Bytes()))
+	return versionNumber.FindString(string(res.Stdout.Bytes())), nil
 }

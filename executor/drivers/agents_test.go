@@ -1,10 +1,14 @@
 package drivers_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 
+	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/executor/drivers"
+	"github.com/workcell-dev/workcell/internal/checktest"
+	"github.com/workcell-dev/workcell/session"
 )
 
 // TestOf verifies the driver of each command. An agent that uses a protocol is recognized by its program, and an
@@ -58,5 +62,27 @@ func TestOf(t *testing.T) {
 	}
 	if a := drivers.Of("nobody", nil, ""); a.Driver != nil {
 		t.Errorf("%+v", a)
+	}
+}
+
+// TestVersions verifies that an image with another version causes one warning, and that a failed check is repeated.
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	b, err := memory.New(nil)
+	checktest.Must(t, err)
+	b.On("claude --version", memory.Answer{Stdout: "v1.2.3 (Claude Code)\n"})
+	m, err := session.NewManager(b, nil)
+	checktest.Must(t, err)
+	t.Cleanup(func() { checktest.Must(t, m.Close(context.Background())) })
+	s, _, err := m.Open(t.Context(), session.UserKey("x"), session.Request{Image: "other"})
+	checktest.Must(t, err)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	var v drivers.Versions
+	for i, ctx := range []context.Context{ended, t.Context(), t.Context()} {
+		got := v.Differs(ctx, s, drivers.Of("claude", nil, ""))
+		if (got != "") != (i == 1) || i == 1 && !strings.HasPrefix(got, "claude has version 1.2.3; ") {
+			t.Errorf("call %d: %q", i, got)
+		}
 	}
 }
