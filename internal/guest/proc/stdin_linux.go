@@ -6,8 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 // InputPipe is the guest agent's end of a command's standard input.
@@ -50,7 +51,8 @@ func (in *InputPipe) Write(p []byte, stop <-chan struct{}) bool {
 	}
 }
 
-// TryWrite writes as much of p as possible without blocking, and returns the rest. A small input fits completely.
+// TryWrite writes as much of p as possible without blocking, and returns the rest. A small input fits completely. If the
+// input is closed, TryWrite discards p and returns nil.
 func (in *InputPipe) TryWrite(p []byte) []byte {
 	raw, err := in.f.SyscallConn()
 	if err != nil {
@@ -64,13 +66,14 @@ func (in *InputPipe) TryWrite(p []byte) []byte {
 	if err != nil {
 		return nil
 	}
-	return p[max(n, 0):]
+	return p[max(n, 0):] // n is -1 after an error
 }
 
 // endOfFile is the character to end line-based input from a terminal.
 const endOfFile = 4
 
-// End ends the command's input. At a terminal, it writes the end-of-file character, like Write.
+// End ends the command's input. At a terminal, it writes the end-of-file character, like Write. The character ends the
+// input only at the beginning of a line. After a partial line, the command receives this line instead.
 func (in *InputPipe) End(stop <-chan struct{}) {
 	if in.terminal {
 		in.Write([]byte{endOfFile}, stop)
@@ -89,16 +92,17 @@ const creditBatch = wire.StdinCredit / 4
 
 // StreamInput copies standard input from a request's stream to the command.
 type StreamInput struct {
+	Idle chan struct{} // closed when all input of the stream was accepted
+
 	send func(frame []byte) // sends a frame to the host
 	in   *InputPipe
-	keep bool          // keep the input open at the end of the stream
-	Idle chan struct{} // closed when all input of the stream was accepted
+	keep bool // keep the input open at the end of the stream
 
 	mu    sync.Mutex // guards the fields below
 	more  *sync.Cond
 	queue []byte
 	eof   bool
-	cut   bool // the stream ended before the host declared the end of the input
+	cut   bool // the input is incomplete: the stream ended early, or the host violated the protocol
 }
 
 // NewStreamInput starts copying. The caller passes frames to Frame and must call End.
@@ -109,17 +113,19 @@ func NewStreamInput(send func([]byte), in *InputPipe, keep bool) *StreamInput {
 	return s
 }
 
-// Frame handles a frame of the host. It never blocks: if a host sends more than the credit allows, the input is cut
-// off.
+// Frame handles a frame of the host. It never blocks. If a host violates the protocol, for example sends more than the
+// credit allows, the input is cut off, as if the stream had ended.
 func (s *StreamInput) Frame(f wire.Frame) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.eof:
+	case f.Kind == wire.KindEOF && f.Channel == wire.ChanStdin:
+		s.eof = true
 	case f.Kind == wire.KindData && f.Channel == wire.ChanStdin && len(s.queue)+len(f.Body) <= wire.StdinCredit:
 		s.queue = append(s.queue, f.Body...)
 	default:
-		s.eof = true
+		s.eof, s.cut = true, true
 	}
 	s.more.Signal()
 }
@@ -137,7 +143,7 @@ func (s *StreamInput) End() {
 // run writes the queued data. It ends with the stream or with the command, whose pipe then discards all data.
 func (s *StreamInput) run() {
 	defer close(s.Idle)
-	var spare []byte
+	var spare []byte // two buffers take turns: one is written while the other is filled
 	taken := 0
 	for {
 		s.mu.Lock()
@@ -162,10 +168,11 @@ func (s *StreamInput) run() {
 	}
 }
 
+// credit allows the host to send n more bytes.
 func (s *StreamInput) credit(n int) {
 	b, err := wire.AppendFrame(nil, wire.Frame{Kind: wire.KindCredit, Channel: wire.ChanStdin,
 		Body: binary.BigEndian.AppendUint32(nil, uint32(n))})
-	if err == nil {
+	if err == nil { // always; the frame is small
 		s.send(b)
 	}
 }
