@@ -129,7 +129,7 @@ func (g *guestProcess) dial() (net.Conn, error) {
 // answers returns nil if the guest agent is the other end of the connection and is still running. The kernel records
 // the process ID of the listener, and this ID belonged to the guest agent the whole time.
 func (g *guestProcess) answers(conn *net.UnixConn) error {
-	pid, err := wire.PeerOf(conn)
+	pid, err := wire.PeerPID(conn)
 	if err == nil && pid != g.pid {
 		err = unix.ESRCH
 	}

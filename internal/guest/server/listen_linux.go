@@ -135,7 +135,7 @@ func (c *serviceConn) identify() {
 	if !ok {
 		return
 	}
-	pid, err := wire.PeerOf(conn)
+	pid, err := wire.PeerPID(conn)
 	if err != nil || pid <= 0 {
 		return
 	}

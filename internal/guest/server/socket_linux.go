@@ -62,7 +62,7 @@ func (s *Server) serveListener(ln *net.UnixListener, check func(conn *net.UnixCo
 			time.Sleep(acceptPause) // temporarily no memory or descriptors
 			continue
 		}
-		pid, err := wire.PeerOf(conn)
+		pid, err := wire.PeerPID(conn)
 		if err == nil {
 			err = check(conn, pid)
 		}
@@ -138,7 +138,7 @@ func Dial() (*net.UnixConn, error) {
 			return nil, err
 		}
 	}
-	pid, err := wire.PeerOf(conn)
+	pid, err := wire.PeerPID(conn)
 	if err == nil && pid != 1 {
 		err = errors.New("another process answers instead of the guest agent")
 	}
