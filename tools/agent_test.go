@@ -465,7 +465,7 @@ input:
 input: {schema: {type: object, additionalProperties: false, properties: {lang: {type: string}, flag: {type: boolean}}}}
 ---
 x`)
-	for name, want := range map[string]string{"lnag": ": unknown input lnag, did you mean lang?", "colour": ": unknown input colour, available: flag, lang"} {
+	for name, want := range map[string]string{"lnag": ": unknown input lnag; did you mean lang?", "colour": ": unknown input colour; available: flag, lang"} {
 		if err := tools.CheckInput(closed.Document(), obj{name: "c"}); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}

@@ -104,9 +104,9 @@ func nearInput(name string, schema map[string]any) string {
 	properties, _ := schema["properties"].(map[string]any)
 	known := slices.Sorted(maps.Keys(properties))
 	if near, ok := suggest.Closest(name, known); ok {
-		return fmt.Sprintf(", did you mean %s?", near)
+		return fmt.Sprintf("; did you mean %s?", near)
 	}
-	return ", available: " + strings.Join(known, ", ")
+	return "; available: " + strings.Join(known, ", ")
 }
 
 // wantedKind describes the required type of a value. types comes from the validator, for example "integer" or

@@ -1,8 +1,6 @@
 package app
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,13 +11,12 @@ import (
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
-	"github.com/workcell-dev/workcell/session/transfer"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
 // SchemaOf returns the JSON Schema of the input of a workflow or an agent, or nil if it is unknown. If the agent's file
-// has no schema, the schema contains the names in the template.
+// has no schema, the schema contains the inputs of the template.
 func SchemaOf(wf *workflow.Workflow) (map[string]any, error) {
 	doc := wf.Agent()
 	if doc == nil {
@@ -29,55 +26,77 @@ func SchemaOf(wf *workflow.Workflow) (map[string]any, error) {
 	if err != nil || schema != nil {
 		return schema, err
 	}
-	names, known := templateNames(doc.Text())
+	inputs, known := templateInputs(doc.Text())
 	if !known {
 		return nil, nil
 	}
 	properties := map[string]any{}
-	for name := range names {
+	for name := range inputs {
 		properties[name] = map[string]any{}
 	}
 	return map[string]any{"properties": properties, "additionalProperties": false}, nil
 }
 
-// Unset returns the names printed by the template of an agent without an input schema and not set in input.
-// It ignores names in helpers and blocks, such as {{#if x}}.
+// Unset returns the inputs that the template of an agent prints and input does not set. It returns nil if the agent has
+// an input schema. It omits inputs that a helper or a block also reads, such as {{#if x}}. wf must be an agent.
 func Unset(wf *workflow.Workflow, input map[string]any) (unset []string) {
 	doc := wf.Agent()
 	if schema, err := tools.InputSchema(doc); err != nil || schema != nil {
 		return nil
 	}
-	names, _ := templateNames(doc.Text())
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if _, set := input[name]; !set && !names[name] {
+	inputs, _ := templateInputs(doc.Text())
+	for _, name := range slices.Sorted(maps.Keys(inputs)) {
+		if _, set := input[name]; !set && !inputs[name].inBlock {
 			unset = append(unset, name)
 		}
 	}
 	return unset
 }
 
-// templateNames returns the names in a template, and whether a block reads them too. known is false for a helper or a
-// partial, which may read and set any name.
-func templateNames(text string) (names map[string]bool, known bool) {
-	names = map[string]bool{}
+// templateInput is an input read by a template.
+type templateInput struct {
+	inBlock bool // also read by a block or a helper, such as {{#if x}}
+}
+
+// notInputs are names with a meaning in every template. The empty name is the end of a block or a comment.
+var notInputs = []string{"", "else", "this", "history"}
+
+// contexts are the blocks in which names are fields of the block's value instead of inputs.
+var contexts = []string{"each", "with"}
+
+// templateInputs returns the inputs of a template by name. known is false if the template may read any name, for example
+// in a partial.
+func templateInputs(text string) (inputs map[string]templateInput, known bool) {
+	inputs = map[string]templateInput{}
+	depth := 0 // number of open contexts
 	for _, tag := range tags.FindAllString(text, -1) {
 		m := plainTag.FindStringSubmatch(tag)
 		if m == nil {
 			return nil, false
 		}
-		if name, _, _ := strings.Cut(m[2], "."); !slices.Contains([]string{"", "else", "this", "history"}, name) {
-			names[name] = names[name] || m[1] != ""
+		helper, end := m[1], m[3]
+		name, _, _ := strings.Cut(m[2], ".")
+		if name == "else" && depth > 0 {
+			return nil, false // the names may be inputs again
+		}
+		if depth == 0 && !slices.Contains(notInputs, name) {
+			inputs[name] = templateInput{inBlock: inputs[name].inBlock || helper != ""}
+		}
+		if slices.Contains(contexts, helper) {
+			depth++
+		} else if slices.Contains(contexts, end) {
+			depth--
 		}
 	}
-	return names, true
+	return inputs, true
 }
 
 // tags matches template tags. plainTag matches tags reading at most one input: {{x.y}}, {{{x}}}, {{#if x}}, and
-// {{/if}}.
+// {{/if}}. Its groups are the helper, the input, and the name of an ended block.
 var (
 	tags     = regexp.MustCompile(`\{\{[^{}]*\}\}`)
-	plainTag = regexp.MustCompile(`^\{\{~?\s*([#^]?(?:if|unless|each|with|json)\s+)?([\w.]*)\s*~?\}\}$` +
-		`|^\{\{~?(?:[/!]|\s*role\s+"\w*"\s*~?\}\}$)`)
+	plainTag = regexp.MustCompile(`^\{\{~?\s*(?:[#^]?(if|unless|each|with|json)\s+)?([\w.]*)\s*~?\}\}$` +
+		`|^\{\{~?(?:!|/\s*(\w*)|\s*role\s+"\w*"\s*~?\}\}$)`)
 )
 
 // ParseInput converts named inputs and a plain text to values with the types of the schema's fields.
@@ -86,44 +105,22 @@ func ParseInput(wf *workflow.Workflow, fields, pairs map[string]string, text str
 	if err != nil {
 		return nil, err
 	}
+	agent := wf.Agent() != nil
+	noInputs := fields != nil && len(fields) == 0
 	input := map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(pairs)) {
-		var err error
-		if wf.Agent() != nil || fields != nil && len(fields) == 0 {
-			err = KnownInput(name, fields)
+		if agent || noInputs { // the schema of a workflow decides about other names, unless it allows none
+			if err := CheckInputName(name, fields); err != nil {
+				return nil, Fail(ExitInvalid, err, "")
+			}
 		}
-		if err == nil {
-			input[name], err = typedValue(name, fields[name], pairs[name], wf.Agent() == nil)
-		}
+		value, err := parseValue(name, fields[name], pairs[name], !agent)
 		if err != nil {
 			return nil, Fail(ExitInvalid, err, "")
 		}
+		input[name] = value
 	}
 	return input, nil
-}
-
-// checkWorkspace returns an error if a workspace cannot be copied into sandboxes. It prints the links and special files
-// that are not copied.
-func (a *App) checkWorkspace(ctx context.Context, wf *workflow.Workflow, at transfer.Place) error {
-	if at.Dir == "" {
-		return nil
-	}
-	skipped, err := transfer.CheckWorkspace(ctx, at)
-	switch {
-	case err != nil && a.opts.Workspace != "":
-		return UsageError(fmt.Errorf("--workspace %s: %w", at.Dir, err), "pass the directory to copy with --workspace DIR")
-	case err != nil:
-		return Fail(ExitInvalid, cmp.Or(wf.CheckWorkspace(ctx), err), "pass the directory to copy with --workspace DIR")
-	case len(skipped) == 0:
-		return nil
-	}
-	names := skipped[:min(len(skipped), 3)]
-	more := ""
-	if rest := len(skipped) - len(names); rest > 0 {
-		more = fmt.Sprintf(" and %d more", rest)
-	}
-	a.Notice("notice: links and special files in %s are not copied: %s%s", at.Dir, strings.Join(names, ", "), more)
-	return nil
 }
 
 // withText adds a plain text to named inputs, under the field returned by textField.
@@ -180,9 +177,9 @@ func schemaType(v any) string {
 	return ""
 }
 
-// KnownInput returns an error for a name other than a field of an agent, or an invalid input name. A schema
-// may allow other names, but the agent's file then does not use them.
-func KnownInput(name string, fields map[string]string) error {
+// CheckInputName returns an error if name is not a field of the schema. The schema may allow other names, but an agent's
+// file then does not use them. If the schema is unknown (fields is nil), name must be an identifier.
+func CheckInputName(name string, fields map[string]string) error {
 	_, known := fields[name]
 	switch {
 	case known || fields == nil && expr.IsIdent(name):
@@ -190,23 +187,26 @@ func KnownInput(name string, fields map[string]string) error {
 	case fields == nil:
 		return fmt.Errorf("invalid input name %q", sanitize.Cut(name, 60))
 	case len(fields) == 0:
-		return fmt.Errorf("unknown input %s, no input is used", sanitize.Cut(name, 60))
+		return fmt.Errorf("unknown input %s; no input is used", sanitize.Cut(name, 60))
 	}
 	names := slices.Sorted(maps.Keys(fields))
 	if near, ok := suggest.Closest(name, names); ok {
-		return fmt.Errorf("unknown input %s, did you mean %s?", sanitize.Cut(name, 60), near)
+		return fmt.Errorf("unknown input %s; did you mean %s?", sanitize.Cut(name, 60), near)
 	}
-	return fmt.Errorf("unknown input %s, available inputs are %s", sanitize.Cut(name, 60), strings.Join(names, ", "))
+	return fmt.Errorf("unknown input %s; available inputs are %s", sanitize.Cut(name, 60), strings.Join(names, ", "))
 }
 
-// textField returns the field for plain text.
+// textField returns the field for plain text. If the fields are unknown, it is input.
 func textField(fields map[string]string) (string, error) {
-	names := slices.Sorted(maps.Keys(fields))
+	if fields == nil {
+		return "input", nil
+	}
 	for _, name := range []string{"input", "task"} {
-		if slices.Contains(names, name) || fields == nil {
+		if _, ok := fields[name]; ok {
 			return name, nil
 		}
 	}
+	names := slices.Sorted(maps.Keys(fields))
 	if len(names) == 1 {
 		return names[0], nil
 	}
@@ -214,13 +214,13 @@ func textField(fields map[string]string) (string, error) {
 		return "", UsageError(errors.New("no input is used"),
 			"read an input in the file, for example {{task}} in an agent, or omit it")
 	}
-	return "", UsageError(errors.New("the agent has no input for plain text"),
+	return "", UsageError(errors.New("no input for plain text"),
 		"use NAME=VALUE with "+strings.Join(names, ", "))
 }
 
-// typedValue parses the value of an input as JSON if the type of the field is not text. If guess is set, it also parses
+// parseValue parses the value of an input as JSON if the type of the field is not text. If guess is set, it also parses
 // values of fields without a type.
-func typedValue(name, want, text string, guess bool) (any, error) {
+func parseValue(name, want, text string, guess bool) (any, error) {
 	if want == "string" || want == "" && !guess {
 		return text, nil
 	}

@@ -140,6 +140,32 @@ func (a *App) place(wf *workflow.Workflow) transfer.Place {
 	return wf.Workspace()
 }
 
+// checkWorkspace returns an error if a workspace cannot be copied into sandboxes. It prints the links and special files
+// that are not copied.
+func (a *App) checkWorkspace(ctx context.Context, wf *workflow.Workflow, at transfer.Place) error {
+	if at.Dir == "" {
+		return nil
+	}
+	skipped, err := transfer.CheckWorkspace(ctx, at)
+	if err != nil {
+		const hint = "pass the directory to copy with --workspace DIR"
+		if a.opts.Workspace != "" {
+			return UsageError(fmt.Errorf("--workspace %s: %w", at.Dir, err), hint)
+		}
+		return Fail(ExitInvalid, cmp.Or(wf.CheckWorkspace(ctx), err), hint) // the former names the line of the file
+	}
+	if len(skipped) == 0 {
+		return nil
+	}
+	names := skipped[:min(len(skipped), 3)]
+	more := ""
+	if rest := len(skipped) - len(names); rest > 0 {
+		more = fmt.Sprintf(" and %d more", rest)
+	}
+	a.Notice("notice: links and special files in %s are not copied: %s%s", at.Dir, strings.Join(names, ", "), more)
+	return nil
+}
+
 // retention returns how long the sandboxes of a run are kept after the end.
 func (h *Host) retention() time.Duration {
 	if h.opts.Keep {

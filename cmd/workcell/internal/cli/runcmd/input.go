@@ -55,7 +55,7 @@ func (a *command) input(
 			names = append(names, slices.Sorted(maps.Keys(input))...)
 		}
 		for _, name := range names {
-			if err := app.KnownInput(name, fields); err != nil {
+			if err := app.CheckInputName(name, fields); err != nil {
 				known := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
 				hint := fmt.Sprintf("the inputs are %s; for text that starts with %q, use FIELD=%[2]s…", known, name+"=")
 				return nil, app.Fail(app.ExitInvalid, err, hint)
@@ -97,7 +97,7 @@ func (a *command) reportStrange(input, schema map[string]any) {
 	}
 	fields := app.InputFields(schema)
 	for _, name := range slices.Sorted(maps.Keys(input)) {
-		if err := app.KnownInput(name, fields); err != nil {
+		if err := app.CheckInputName(name, fields); err != nil {
 			a.Notice("notice: %v", err)
 		}
 	}
