@@ -88,9 +88,9 @@ func known(name string) Agent {
 // concurrent use.
 type Versions struct{ checked sync.Map }
 
-// Differs returns a warning if the agent's version in a sandbox differs from the tested version of the driver. Otherwise
-// it returns an empty string. It checks an image once, and again after a failed check. It does not check an agent's
-// own image, whose tag is the version, except on the local backend, which has no images.
+// Differs returns a warning if the agent's version in a sandbox differs from the tested version of the driver.
+// Otherwise it returns an empty string. It checks an image once, and again after a failed check. It does not check an
+// agent's own image, whose tag is the version, except on the local backend, which has no images.
 func (v *Versions) Differs(ctx context.Context, s *session.Session, a Agent) string {
 	info := s.Info()
 	if a.Name == "" || info.Image == a.Image && info.Backend != "local" {

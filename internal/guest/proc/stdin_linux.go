@@ -51,8 +51,8 @@ func (in *InputPipe) Write(p []byte, stop <-chan struct{}) bool {
 	}
 }
 
-// TryWrite writes as much of p as possible without blocking, and returns the rest. A small input fits completely. If the
-// input is closed, TryWrite discards p and returns nil.
+// TryWrite writes as much of p as possible without blocking, and returns the rest. A small input fits completely. If
+// the input is closed, TryWrite discards p and returns nil.
 func (in *InputPipe) TryWrite(p []byte) []byte {
 	raw, err := in.f.SyscallConn()
 	if err != nil {

@@ -47,8 +47,8 @@ func DialSocket(name string) (*net.UnixConn, error) {
 	return conn.(*net.UnixConn), nil // a Unix socket always becomes this type
 }
 
-// PeerPID returns the process ID of a connection's other end. For a client, it is the process that called listen. It is 0
-// if the process is outside of this PID namespace.
+// PeerPID returns the process ID of a connection's other end. For a client, it is the process that called listen. It is
+// 0 if the process is outside of this PID namespace.
 func PeerPID(conn *net.UnixConn) (pid int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

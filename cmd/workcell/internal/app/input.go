@@ -64,8 +64,8 @@ var notInputs = []string{"", "else", "this", "history"}
 // contexts are the blocks in which names are fields of the block's value instead of inputs.
 var contexts = []string{"each", "with"}
 
-// templateInputs returns the inputs of a template by name. known is false if the template may read any name, for example
-// in a partial.
+// templateInputs returns the inputs of a template by name. known is false if the template may read any name, for
+// example in a partial.
 func templateInputs(text string) (inputs map[string]templateInput, known bool) {
 	inputs = map[string]templateInput{}
 	depth := 0 // number of open contexts
@@ -177,8 +177,8 @@ func schemaType(v any) string {
 	return ""
 }
 
-// CheckInputName returns an error if name is not a field of the schema. The schema may allow other names, but an agent's
-// file then does not use them. If the schema is unknown (fields is nil), name must be an identifier.
+// CheckInputName returns an error if name is not a field of the schema. The schema may allow other names, but an
+// agent's file then does not use them. If the schema is unknown (fields is nil), name must be an identifier.
 func CheckInputName(name string, fields map[string]string) error {
 	_, known := fields[name]
 	switch {
