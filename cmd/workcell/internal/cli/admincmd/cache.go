@@ -70,7 +70,7 @@ func newCacheFillCmd(a *command) *cobra.Command {
 	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags, &cobra.Command{
 		Use:   "fill [flags] NAME [--] COMMAND [ARG…]",
 		Short: "Run a command and cache its downloads",
-		Long: `Run a command in a temporary sandbox and add the files that it downloads to the cache. Environment variables make
+		Long: `Run a command in a temporary sandbox and cache the files that the command downloads. Environment variables make
 pip, npm, and go download to the cache; other programs find its directory in CACHE_DIR. New sandboxes can then read
 the files. If the command fails or the cache exceeds its maximum size, the cache is not changed.
 

@@ -30,8 +30,8 @@ func newApprovalsCmd(a *command) *cobra.Command {
 		Long: `List and answer calls of host tools that wait for approval, in all processes with the same state. The
 first answer counts, even if the run also asks at its terminal. After 15 minutes without an answer, a call is refused.
 
-Without a terminal, a run refuses these calls at once. To wait for an answer, set approvals: wait in workcell.yaml, or
-keep a page of ` + "`workcell ui`" + ` open, where you can also answer.`,
+If a run has no terminal, these calls are refused immediately. To wait for an answer, set approvals: wait in
+workcell.yaml, or keep a page of ` + "`workcell ui`" + ` open, where you can also answer.`,
 	}, a.Verb(cli.OutputFlags, &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List calls that wait for approval, oldest first", Args: cobra.NoArgs,
 		Example: "  workcell approvals ls -o json",

@@ -84,8 +84,8 @@ Each step is recorded in the run's journal before the next step starts. If the p
 the same sandbox with ` + "`workcell runs resume RUN`" + `, until its idle timeout (default 15 minutes).
 To list run IDs, use ` + "`workcell runs ls`" + `. To see what a run did, use ` + "`workcell runs trace RUN`" + `.
 
-Unless you pass --agents, the agents of a workflow are loaded from agents/ next to the workflow, ../agents, or the
-workflow's directory. Pass inputs with --input or --input-file. For an agent, you can also pass them as INPUT:
+Unless you pass --agents, a workflow's agents are loaded from agents/ next to the workflow file, from ../agents, or from
+the workflow's own directory. Pass inputs with --input or --input-file. For an agent, you can also pass them as INPUT:
 NAME=VALUE, NAME=@FILE, or plain text for the agent's only input field or the field named input or task. Use - for
 text from standard input.
 
