@@ -164,7 +164,7 @@ func (c *Command) Write(ctx context.Context, data []byte, eof bool) (err error) 
 		return err
 	}
 	limit := MaxExecTimeout + answerMargin
-	_, err = ask(ctx, c.s, false, limit, func(ctx context.Context, conn *client.Conn) (struct{}, error) {
+	_, err = ask(ctx, c.s, once, limit, func(ctx context.Context, conn *client.Conn) (struct{}, error) {
 		return struct{}{}, conn.WriteStdin(ctx, wire.StdinRequest{ExecID: c.id, Data: data, EOF: eof})
 	})
 	return err
@@ -206,7 +206,7 @@ func (c *Command) Extend(ctx context.Context, by time.Duration) (err error) {
 		step := min(max(by, time.Millisecond), maxExtension)
 		by -= step
 		c.s.waitLonger(c.id, step) // first, because the guest may extend it even if the call fails
-		_, err = ask(ctx, c.s, false, answerMargin, func(ctx context.Context, conn *client.Conn) (wire.ExecStatus, error) {
+		_, err = ask(ctx, c.s, once, answerMargin, func(ctx context.Context, conn *client.Conn) (wire.ExecStatus, error) {
 			return conn.Extend(ctx, wire.DeadlineRequest{ExecID: c.id, AddMillis: step.Milliseconds()})
 		})
 	}
@@ -268,9 +268,8 @@ func (s *Sandbox) KillAll(ctx context.Context) ([]ExecStatus, error) {
 // statuses calls the guest with question and returns the statuses of all commands.
 func (s *Sandbox) statuses(ctx context.Context, op string,
 	question func(*client.Conn, context.Context) ([]wire.ExecStatus, error)) ([]ExecStatus, error) {
-	known, err := ask(ctx, s, true, answerMargin, func(ctx context.Context, conn *client.Conn) ([]wire.ExecStatus, error) {
-		return question(conn, ctx)
-	})
+	call := func(ctx context.Context, conn *client.Conn) ([]wire.ExecStatus, error) { return question(conn, ctx) }
+	known, err := ask(ctx, s, repeatable, answerMargin, call)
 	if err != nil {
 		return nil, WrapError(op, s.b.Name(), s.o.ID, err)
 	}

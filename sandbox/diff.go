@@ -270,7 +270,7 @@ func (r *treeReader) digests(ctx context.Context, list []FileInfo, fn func(FileI
 			req.Paths = append(req.Paths, e.Path)
 		}
 		digest := func(ctx context.Context, conn *client.Conn) (wire.DigestResult, error) { return conn.Digest(ctx, req) }
-		answer, err := ask(ctx, r.s, true, fileAnswerLimit, digest)
+		answer, err := ask(ctx, r.s, repeatable, fileAnswerLimit, digest)
 		switch err = publicError(err); {
 		case errors.Is(err, backend.ErrUnsupported):
 			answer.Digests = make([]wire.Digest, len(batch))
@@ -305,7 +305,7 @@ func (s *Sandbox) content(ctx context.Context, e FileInfo) ([]byte, error) {
 	var buf bytes.Buffer
 	buf.Grow(int(e.Size)) // counts against the total size
 	dst := &cappedWriter{w: &buf, left: e.Size, limit: e.Size}
-	_, err := ask(ctx, s, false, transferLimit, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
+	_, err := s.transfer(ctx, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
 		return conn.GetFile(ctx, wire.FileGetRequest{Path: e.Path, Length: e.Size + 1}, dst)
 	})
 	return buf.Bytes(), publicError(cmp.Or(dst.err, err))

@@ -250,6 +250,12 @@ func (s *Sandbox) execResult(span trace.Span, w wire.RunResult) ExecResult {
 	return ExecResult{ExecStatus: status, Stdout: s.output(w.Stdout), Stderr: s.output(w.Stderr)}
 }
 
+// Whether ask may repeat a call after a broken connection.
+const (
+	repeatable = true
+	once       = false
+)
+
 // ask calls the guest, which should answer within limit. If again is true, ask may repeat the call after a broken
 // connection.
 func ask[T any](ctx context.Context, s *Sandbox, again bool, limit time.Duration,

@@ -75,6 +75,9 @@ type FileList struct {
 // If WriteFile fails, the old file is kept. If the sandbox's user may not write to the old file, the error wraps
 // backend.ErrPermission. Parent directories are created. If the file is larger than Options.MaxFileBytes, the error
 // wraps backend.ErrTooLarge. If ctx or the handle ends, WriteFile may return while a Read of r is still running.
+//
+// If the transfer, including the calls of r, takes more than 18 minutes, the error wraps backend.ErrUnavailable. If
+// Options.MaxFileBytes is above 1 GiB, the time limit is longer in proportion.
 func (s *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts WriteFileOptions) (
 	info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanWriteFile)
@@ -95,8 +98,8 @@ func (s *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 	} else {
 		r = &exactReader{r: r, size: size, left: size}
 	}
-	var body *cappedReader
-	answer, err := ask(ctx, s, false, transferLimit, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
+	var body *cappedReader // set when the call starts
+	answer, err := s.transfer(ctx, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
 		body = &cappedReader{ctx: ctx, r: r, left: limit, limit: limit}
 		return putFile(ctx, conn, wire.FilePutRequest{
 			Path: name, Mode: uint32(opts.Mode), Overwrite: opts.Overwrite, Size: size,
@@ -109,7 +112,7 @@ func (s *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 		return FileInfo{}, err
 	}
 	span.SetAttributes(telemetry.KeyFileBytes.Int64(answer.Size))
-	return fileInfo(answer), nil
+	return newFileInfo(answer), nil
 }
 
 // putFile transfers a file. If ctx ends, it returns even if body blocks.
@@ -132,7 +135,7 @@ func putFile(ctx context.Context, conn *client.Conn, req wire.FilePutRequest, bo
 }
 
 // ReadFile copies a regular file in the workspace or /tmp to w and returns the actual size. If ReadFile fails, w may
-// have received a part of the file.
+// have received a part of the file. The time limit of WriteFile applies.
 func (s *Sandbox) ReadFile(ctx context.Context, name string, w io.Writer, opts ReadFileOptions) (
 	info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanReadFile)
@@ -143,15 +146,15 @@ func (s *Sandbox) ReadFile(ctx context.Context, name string, w io.Writer, opts R
 	if opts.Offset < 0 || opts.Limit < 0 {
 		return FileInfo{}, fmt.Errorf("%w: offset and limit must not be negative", backend.ErrInvalid)
 	}
-	max := s.o.MaxFileBytes
-	length := min(cmp.Or(opts.Limit, max+1), max+1) // one more byte to detect a file above the limit
-	dst := &cappedWriter{w: w, left: max, limit: max}
+	maxBytes := s.o.MaxFileBytes
+	length := min(cmp.Or(opts.Limit, maxBytes+1), maxBytes+1) // one more byte to detect a file above the limit
+	dst := &cappedWriter{w: w, left: maxBytes, limit: maxBytes}
 	// After the first write to w, the read cannot be repeated.
-	answer, err := ask(ctx, s, false, transferLimit, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
+	answer, err := s.transfer(ctx, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
 		return conn.GetFile(ctx, wire.FileGetRequest{Path: name, Offset: opts.Offset, Length: length}, dst)
 	})
 	span.SetAttributes(telemetry.KeyFileBytes.Int64(dst.written))
-	return infoOf(answer, cmp.Or(dst.err, err))
+	return fileInfoOrError(answer, cmp.Or(dst.err, err))
 }
 
 // ReadFileBytes is like ReadFile, but returns the contents.
@@ -164,6 +167,10 @@ func (s *Sandbox) ReadFileBytes(ctx context.Context, name string, opts ReadFileO
 	return buf.Bytes(), info, nil
 }
 
+// fileAnswerLimit is the time limit of a call about a path. A walk through a million entries needs minutes on a slow
+// disk.
+const fileAnswerLimit = 5 * time.Minute
+
 // editAttempts is how often EditFile tries to edit a file despite writes of other programs.
 const editAttempts = 10
 
@@ -171,11 +178,14 @@ const editAttempts = 10
 // links are followed. If another program changes the file in between, EditFile calls edit again with the new contents.
 // If programs change the file repeatedly, the error wraps backend.ErrTimeout. If edit fails, the file is unchanged and
 // the returned error wraps edit's error. If the contents before or after exceed limit bytes, the error wraps
-// backend.ErrTooLarge. If limit is zero, it is Options.MaxFileBytes.
+// backend.ErrTooLarge. If limit is zero, it is Options.MaxFileBytes. A negative limit is invalid.
 func (s *Sandbox) EditFile(ctx context.Context, name string, limit int64, edit func(old []byte) ([]byte, error)) (
 	info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanEditFile)
 	defer func() { s.end(span, "EditFile", &err) }()
+	if limit < 0 {
+		return FileInfo{}, fmt.Errorf("%w: limit must not be negative", backend.ErrInvalid)
+	}
 	limit = min(cmp.Or(limit, s.o.MaxFileBytes), s.o.MaxFileBytes)
 	for range editAttempts {
 		old, info, err := s.ReadFileBytes(ctx, name, ReadFileOptions{Limit: min(limit+1, s.o.MaxFileBytes)})
@@ -193,7 +203,7 @@ func (s *Sandbox) EditFile(ctx context.Context, name string, limit int64, edit f
 			return FileInfo{}, fileTooLarge(limit)
 		}
 		sum := sha256.Sum256(old)
-		answer, err := ask(ctx, s, false, transferLimit, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
+		answer, err := s.transfer(ctx, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
 			return conn.PutFile(ctx, wire.FilePutRequest{Path: name, Size: int64(len(data)), Was: sum[:]}, bytes.NewReader(data))
 		})
 		if refusedAs(err, wire.CodeChanged) {
@@ -203,7 +213,7 @@ func (s *Sandbox) EditFile(ctx context.Context, name string, limit int64, edit f
 			return FileInfo{}, err
 		}
 		span.SetAttributes(telemetry.KeyFileBytes.Int64(answer.Size))
-		return fileInfo(answer), nil
+		return newFileInfo(answer), nil
 	}
 	return FileInfo{}, fmt.Errorf("%w: the file was changed by other processes in each of %d attempts",
 		backend.ErrTimeout, editAttempts)
@@ -226,13 +236,13 @@ func (s *Sandbox) ListFiles(ctx context.Context, name string, opts ListFilesOpti
 // list implements ListFiles without a span, to allow one span for many directories.
 func (s *Sandbox) list(ctx context.Context, name string, opts ListFilesOptions) (list FileList, err error) {
 	req := wire.ListRequest{Path: name, Recursive: opts.Recursive, Limit: opts.Limit}
-	answer, err := askFile(ctx, s, true, name, (*client.Conn).List, req)
+	answer, err := askFile(ctx, s, repeatable, name, (*client.Conn).List, req)
 	if err != nil {
 		return FileList{}, publicError(err)
 	}
 	list = FileList{Entries: make([]FileInfo, 0, len(answer.Entries)), Total: answer.Total, Truncated: answer.Truncated}
 	for _, entry := range answer.Entries {
-		list.Entries = append(list.Entries, fileInfo(entry))
+		list.Entries = append(list.Entries, newFileInfo(entry))
 	}
 	return list, nil
 }
@@ -241,7 +251,7 @@ func (s *Sandbox) list(ctx context.Context, name string, opts ListFilesOptions) 
 func (s *Sandbox) StatFile(ctx context.Context, name string) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanStatFile)
 	defer func() { s.end(span, "StatFile", &err) }()
-	return infoOf(askFile(ctx, s, true, name, (*client.Conn).Stat, wire.PathRequest{Path: name}))
+	return fileInfoOrError(askFile(ctx, s, repeatable, name, (*client.Conn).Stat, wire.PathRequest{Path: name}))
 }
 
 // RemoveFile deletes an entry and returns the number of deleted entries. If recursive is true, it deletes whole
@@ -250,7 +260,7 @@ func (s *Sandbox) RemoveFile(ctx context.Context, name string, recursive bool) (
 	ctx, span := s.start(ctx, telemetry.SpanRemoveFile)
 	defer func() { s.end(span, "RemoveFile", &err) }()
 	req := wire.PathRequest{Path: name, Recursive: recursive}
-	answer, err := askFile(ctx, s, false, name, (*client.Conn).Remove, req)
+	answer, err := askFile(ctx, s, once, name, (*client.Conn).Remove, req)
 	if err != nil {
 		return 0, err
 	}
@@ -266,7 +276,7 @@ func (s *Sandbox) MakeDir(ctx context.Context, name string, mode fs.FileMode) (i
 		return FileInfo{}, fmt.Errorf("%w: mode %v must contain only permission bits", backend.ErrInvalid, mode)
 	}
 	req := wire.PathRequest{Path: name, Mode: uint32(mode)}
-	return infoOf(askFile(ctx, s, true, name, (*client.Conn).Mkdir, req))
+	return fileInfoOrError(askFile(ctx, s, repeatable, name, (*client.Conn).Mkdir, req))
 }
 
 // RenameFile moves an entry. If the target exists and overwrite is false, the error wraps backend.ErrExists.
@@ -279,7 +289,7 @@ func (s *Sandbox) RenameFile(ctx context.Context, from, to string, overwrite boo
 	rename := func(conn *client.Conn, ctx context.Context, req wire.RenameRequest) (struct{}, error) {
 		return struct{}{}, conn.Rename(ctx, req)
 	}
-	_, err = askFile(ctx, s, false, from, rename, wire.RenameRequest{From: from, To: to, Overwrite: overwrite})
+	_, err = askFile(ctx, s, once, from, rename, wire.RenameRequest{From: from, To: to, Overwrite: overwrite})
 	return err
 }
 
@@ -294,11 +304,17 @@ func askFile[Q, A any](ctx context.Context, s *Sandbox, again bool, name string,
 	})
 }
 
-// fileAnswerLimit is the timeout of walks through trees. A million entries take a while on a slow disk.
-const fileAnswerLimit = 5 * time.Minute
+// transfer makes a call with a file's contents. It is not repeated, because the contents may be used up.
+func (s *Sandbox) transfer(ctx context.Context, call func(context.Context, *client.Conn) (wire.FileInfo, error)) (
+	wire.FileInfo, error) {
+	return ask(ctx, s, once, transferTime(s.o.MaxFileBytes), call)
+}
 
-// transferLimit is the timeout of one file transfer: DefaultMaxFileBytes at 1 MB/s.
-const transferLimit = 18 * time.Minute
+// transferTime returns the time limit of one transfer: maxBytes at 1 MB/s, but at least 18 minutes.
+func transferTime(maxBytes int64) time.Duration {
+	const most = 1 << 32 // seconds; prevents an overflow
+	return max(18*time.Minute, time.Duration(min(maxBytes/1_000_000, most))*time.Second)
+}
 
 // validPath validates a path before the guest resolves it.
 func validPath(name string) error {
@@ -318,16 +334,16 @@ func fileTooLarge(limit int64) error {
 	return fmt.Errorf("%w: the file limit is %d bytes", backend.ErrTooLarge, limit)
 }
 
-// infoOf converts the answer of a call about one entry.
-func infoOf(answer wire.FileInfo, err error) (FileInfo, error) {
+// fileInfoOrError converts the answer of a call about one entry.
+func fileInfoOrError(answer wire.FileInfo, err error) (FileInfo, error) {
 	if err != nil {
 		return FileInfo{}, err
 	}
-	return fileInfo(answer), nil
+	return newFileInfo(answer), nil
 }
 
-// fileInfo converts an entry. An unknown type becomes "other".
-func fileInfo(w wire.FileInfo) FileInfo {
+// newFileInfo converts an entry. An unknown type becomes "other".
+func newFileInfo(w wire.FileInfo) FileInfo {
 	info := FileInfo{
 		Path: w.Path, Type: FileType(w.Type), Size: w.Size,
 		Mode: fs.FileMode(w.Mode) & fs.ModePerm, ModTime: time.Unix(w.ModTimeUnix, 0),
@@ -340,10 +356,14 @@ func fileInfo(w wire.FileInfo) FileInfo {
 	default:
 		info.Type = TypeOther
 	}
-	for bit, mode := range map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
-		if w.Mode&bit != 0 {
-			info.Mode |= mode
-		}
+	if w.Mode&0o4000 != 0 {
+		info.Mode |= fs.ModeSetuid
+	}
+	if w.Mode&0o2000 != 0 {
+		info.Mode |= fs.ModeSetgid
+	}
+	if w.Mode&0o1000 != 0 {
+		info.Mode |= fs.ModeSticky
 	}
 	return info
 }

@@ -1,7 +1,9 @@
 package sandbox
 
 import (
+	"math"
 	"testing"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -28,5 +30,18 @@ func TestLimitIsNamed(t *testing.T) {
 		if got := s.execStatus(w).Limit; got != want {
 			t.Errorf("%+v: %q, want %q", w, got, want)
 		}
+	}
+}
+
+// TestTransferTime verifies that files above the default limit have time for the transfer.
+func TestTransferTime(t *testing.T) {
+	t.Parallel()
+	for size, want := range map[int64]time.Duration{DefaultMaxFileBytes: 18 * time.Minute, 3.6e9: time.Hour} {
+		if got := transferTime(size); got != want {
+			t.Errorf("%d bytes: %v, want %v", size, got, want)
+		}
+	}
+	if got := transferTime(math.MaxInt64); got < time.Hour {
+		t.Errorf("without a limit: %v", got)
 	}
 }

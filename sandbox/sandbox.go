@@ -284,7 +284,7 @@ func (st *Stats) countFiles(ctx context.Context, conn *client.Conn) error {
 			return err
 		}
 		for _, e := range list.Entries {
-			if info := fileInfo(e); info.Type == TypeFile {
+			if info := newFileInfo(e); info.Type == TypeFile {
 				st.WorkspaceBytes += max(0, info.Size)
 			}
 		}
