@@ -67,7 +67,7 @@ func (b *binding) codeTools(seconds func(most int64) toolspec.Bound) []*tool {
 		}),
 		newTool(b, b.execCommand, toolspec.Definition{
 			Name: toolspec.ToolExec, Title: "Run a command", Destructive: true, Network: true,
-			Description: "Runs a command in the sandbox and returns its output. " + shellDescription + " A non-zero " +
+			Description: "Runs a command in the sandbox and returns its output. " + commandHint + " A non-zero " +
 				"exit_code is a normal result. Long output is cut in the middle and saved in full in output_path. If a command " +
 				"takes longer than yield_ms, it is returned with status running, even without stream: call sandbox_exec_wait " +
 				"for its end and output, sandbox_exec_read for its output so far, or sandbox_exec_kill." + b.hostNote(),

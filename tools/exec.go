@@ -17,23 +17,26 @@ import (
 
 // Defaults and bounds of the exec tools.
 const (
-	maxSeconds       = int64(sandbox.MaxExecTimeout / time.Second)
-	defaultYield     = 10 * time.Second
-	maxYieldMS       = int64(sandbox.MaxExecTimeout / time.Millisecond)
-	defaultChunks    = 100
-	maxChunks        = 1000
-	maxReadWaitMS    = 60_000
-	defaultWait      = 120 * time.Second
-	shellDescription = "Pass cmd (program and arguments, delivered verbatim) or command (one line for /bin/sh -c), not " +
-		"both."
+	maxSeconds    = int64(sandbox.MaxExecTimeout / time.Second)
+	defaultYield  = 10 * time.Second
+	maxYieldMS    = int64(sandbox.MaxExecTimeout / time.Millisecond)
+	defaultChunks = 100
+	maxChunks     = 1000
+	maxReadWaitMS = 60_000
+	defaultWait   = 120 * time.Second
 )
 
+// commandHint tells models how to pass a command.
+const commandHint = "Pass cmd (program and arguments, delivered verbatim) or command (one line for /bin/sh -c), " +
+	"not both."
+
+// execCommand handles sandbox_exec. It runs a command, or a program in an interpreter.
 func (b *binding) execCommand(ctx context.Context, in execInput) (out execOutput, err error) {
 	if in.Interpreter != "" || in.Code != "" {
 		return b.interpret(ctx, in)
 	}
-	if fail := commandGiven(in); fail != nil {
-		return out, fail
+	if err := checkCommand(in); err != nil {
+		return out, err
 	}
 	req := b.execRequest(ctx, in)
 	s, err := b.sandbox(ctx, in.SandboxID)
@@ -45,7 +48,7 @@ func (b *binding) execCommand(ctx context.Context, in execInput) (out execOutput
 		return out, err
 	}
 	res, err := s.Exec(ctx, req)
-	counts := b.recordHostCalls(ctx, host, res)
+	counts := b.recordHostCalls(ctx, host, res) // also after an error, to remove the saved results of calls later
 	if err != nil {
 		return out, err
 	}
@@ -77,14 +80,15 @@ func (b *binding) yield(ctx context.Context, in execInput) time.Duration {
 	return cmp.Or(time.Duration(b.cfg.YieldMS)*time.Millisecond, wish.Yield(ctx), defaultYield)
 }
 
-func commandGiven(in execInput) *toolspec.Error {
+// checkCommand returns an error unless the input contains exactly one command.
+func checkCommand(in execInput) error {
 	switch {
 	case len(in.Cmd) > 0 && in.Command != "":
-		return toolspec.Failf(toolspec.CodeInvalid, "cmd and command cannot be combined").WithRemediation(shellDescription)
+		return toolspec.Failf(toolspec.CodeInvalid, "cmd and command cannot be combined").WithRemediation(commandHint)
 	case len(in.Cmd) == 0 && in.Command == "":
-		return toolspec.Failf(toolspec.CodeInvalid, "cmd or command is required").WithRemediation(shellDescription)
+		return toolspec.Failf(toolspec.CodeInvalid, "cmd or command is required").WithRemediation(commandHint)
 	case len(in.Cmd) > 0 && in.Cmd[0] == "":
-		return toolspec.Failf(toolspec.CodeInvalid, "cmd[0], the program, is empty").WithRemediation(shellDescription)
+		return toolspec.Failf(toolspec.CodeInvalid, "cmd[0], the program, is empty").WithRemediation(commandHint)
 	}
 	var list []string
 	if strings.HasPrefix(strings.TrimSpace(in.Command), "[\"") && json.Unmarshal([]byte(in.Command), &list) == nil {
@@ -94,7 +98,9 @@ func commandGiven(in execInput) *toolspec.Error {
 	return nil
 }
 
-func newExecOutput(res sandbox.ExecResult, of sandbox.Evidence) execOutput {
+// newExecOutput converts the result of a command. It adds a notice to the standard error if the command did not end
+// normally or left processes behind.
+func newExecOutput(res sandbox.ExecResult, evidence sandbox.Evidence) execOutput {
 	stdout, stderr := show(res.Stdout, "stdout", true), show(res.Stderr, "stderr", true)
 	notice := outcomeNotice(res)
 	if notice == "" && res.Leaked {
@@ -106,10 +112,11 @@ func newExecOutput(res sandbox.ExecResult, of sandbox.Evidence) execOutput {
 		Stdout: stdout.text, Stderr: withNotice(stderr.text, notice),
 		Truncated: stdout.truncated || stderr.truncated, StdoutBytes: res.StdoutBytes, StderrBytes: res.StderrBytes,
 		OutputPath: cmp.Or(stdout.path, stderr.path), DurationMS: res.Duration.Milliseconds(),
-		QuotaExceeded: res.QuotaExceeded, hostCounts: hostCounts{Refused: refusedHosts(res.Refused)}, Evidence: of,
+		QuotaExceeded: res.QuotaExceeded, hostCounts: hostCounts{Refused: refusedHosts(res.Refused)}, Evidence: evidence,
 	}
 }
 
+// execRead handles sandbox_exec_read. It returns recorded output, at most streamChars bytes in one call.
 func (b *binding) execRead(ctx context.Context, in execReadInput) (out execReadOutput, err error) {
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
@@ -119,12 +126,22 @@ func (b *binding) execRead(ctx context.Context, in execReadInput) (out execReadO
 		SinceSeq: in.SinceSeq, MaxChunks: int(cmp.Or(in.MaxChunks, defaultChunks)),
 		Wait: time.Duration(in.WaitMS) * time.Millisecond,
 	})
-	out = execReadOutput{Chunks: []execChunk{}, Done: res.Done, NextSeq: res.NextSeq, Dropped: res.Dropped}
-	size := 0
-	for _, c := range res.Chunks {
-		// Keep one result readable. The next call returns the rest.
-		if size += len(c.Data); size > int(b.streamChars) && len(out.Chunks) > 0 {
-			out.Done, out.NextSeq = false, out.Chunks[len(out.Chunks)-1].Seq
+	if err != nil {
+		return out, unknownExec(err)
+	}
+	out = execReadOutput{Done: res.Done, NextSeq: res.NextSeq, Dropped: res.Dropped}
+	out.Chunks = readChunks(res.Chunks, int(b.streamChars))
+	if n := len(out.Chunks); n < len(res.Chunks) { // the next call returns the rest
+		out.Done, out.NextSeq = false, out.Chunks[n-1].Seq
+	}
+	return out, nil
+}
+
+// readChunks converts chunks of at most limit bytes, but at least one, to keep a result readable.
+func readChunks(chunks []sandbox.Chunk, limit int) []execChunk {
+	list, size := []execChunk{}, 0
+	for _, c := range chunks {
+		if size += len(c.Data); size > limit && len(list) > 0 {
 			break
 		}
 		chunk := execChunk{Seq: c.Seq, Stream: c.Stream}
@@ -133,34 +150,37 @@ func (b *binding) execRead(ctx context.Context, in execReadInput) (out execReadO
 		} else {
 			chunk.DataB64 = base64.StdEncoding.EncodeToString(c.Data)
 		}
-		out.Chunks = append(out.Chunks, chunk)
+		list = append(list, chunk)
 	}
-	return out, unknownExec(err)
+	return list
 }
 
+// execWait handles sandbox_exec_wait. It returns the result of a command, or the current result after the time.
 func (b *binding) execWait(ctx context.Context, in execWaitInput) (out execWaitOutput, err error) {
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
 		return out, err
 	}
 	res, err := s.Command(in.ExecID).Wait(ctx, cmp.Or(time.Duration(in.TimeoutSeconds)*time.Second, defaultWait))
-	out = execWaitOutput{Done: res.Done(), execOutput: newExecOutput(res, b.evidence(ctx, s))}
-	if err == nil {
-		out.HostCalls = b.recordHostCalls(ctx, b.granted(in.ExecID), res)
+	if err != nil {
+		return out, unknownExec(err)
 	}
-	if err == nil && res.Done() {
+	out = execWaitOutput{Done: res.Done(), execOutput: newExecOutput(res, b.evidence(ctx, s))}
+	out.HostCalls = b.recordHostCalls(ctx, b.granted(in.ExecID), res)
+	if res.Done() {
 		err = b.programEnded(ctx, s, &out.execOutput)
 	}
-	return out, unknownExec(err)
+	return out, err
 }
 
+// execWrite handles sandbox_exec_write. It writes to the standard input of a command.
 func (b *binding) execWrite(ctx context.Context, in execWriteInput) (done, error) {
 	data, given, err := eitherForm("text", in.Text, "data_b64", in.DataB64)
 	if err != nil {
 		return done{}, err
 	}
 	if !given && !in.EOF {
-		return done{}, toolspec.Failf(toolspec.CodeInvalid, "nothing to write: pass text, data_b64, or eof")
+		return done{}, toolspec.Failf(toolspec.CodeInvalid, "nothing to write; pass text, data_b64, or eof")
 	}
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
@@ -176,14 +196,18 @@ func (b *binding) execWrite(ctx context.Context, in execWriteInput) (done, error
 	return done{OK: true}, nil
 }
 
+// execKill handles sandbox_exec_kill. It sends a signal to the processes of a command.
 func (b *binding) execKill(ctx context.Context, in execKillInput) (out execKillOutput, err error) {
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
 		return out, err
 	}
 	st, err := s.Command(in.ExecID).Signal(ctx, signalName(in.Signal))
+	if err != nil {
+		return out, unknownExec(err)
+	}
 	out.OK, out.ExitCode, out.Status = true, exitCode(st.Status, st.ExitCode, st.Signal), string(st.Status)
-	return out, unknownExec(err)
+	return out, nil
 }
 
 // signalName returns the sandbox's name for a signal. Models may also send numbers, which are Linux signal numbers on
@@ -206,23 +230,25 @@ func unknownExec(err error) error {
 		WithRemediation("Pass the exec_id from sandbox_exec, with the same sandbox.")
 }
 
+// base64Alphabet converts base64 to the standard alphabet without whitespace.
+var base64Alphabet = strings.NewReplacer("-", "+", "_", "/", "\n", "", "\r", "", " ", "")
+
 // eitherForm returns bytes given as text or as base64 in either alphabet, with or without padding. given is false if
 // neither form is given.
 func eitherForm(textName string, text *string, dataName string, data *string) (b []byte, given bool, err error) {
-	empty := func(s *string) bool { return s == nil || *s == "" }
-	switch {
-	case text == nil && data == nil:
-		return nil, false, nil
-	case !empty(text) && !empty(data):
+	hasText, hasData := text != nil && *text != "", data != nil && *data != ""
+	if hasText && hasData {
 		return nil, false, toolspec.Failf(toolspec.CodeInvalid, "%s and %s cannot be combined", textName, dataName)
-	case text != nil && empty(data):
+	}
+	if hasText {
 		return []byte(*text), true, nil
 	}
-	plain := strings.NewReplacer("-", "+", "_", "/", "\n", "", "\r", "", " ", "").
-		Replace(strings.TrimRight(*data, "=\r\n "))
-	b, err = base64.RawStdEncoding.DecodeString(plain)
+	if !hasData { // an empty file or no data
+		return []byte{}, text != nil || data != nil, nil
+	}
+	b, err = base64.RawStdEncoding.DecodeString(base64Alphabet.Replace(strings.TrimRight(*data, "=\r\n ")))
 	if err != nil {
-		return nil, false, toolspec.Failf(toolspec.CodeInvalid, "%s is not base64", dataName)
+		return nil, false, toolspec.Failf(toolspec.CodeInvalid, "%s is not valid base64", dataName)
 	}
 	return b, true, nil
 }

@@ -52,7 +52,7 @@ func TestExecArguments(t *testing.T) {
 		{"sandbox_exec", obj{"command": "x", "timeout": 1e12}, "timeout_seconds must be 1 to 3600, not 1000000000000"},
 		{"sandbox_exec", obj{"command": "x", "yield_ms": 3600001}, "must be 0 to 3600000"},
 		{"sandbox_exec_write", obj{"exec_id": "x"}, "nothing to write"},
-		{"sandbox_exec_write", obj{"exec_id": "x", "data_b64": "!"}, "data_b64 is not base64"},
+		{"sandbox_exec_write", obj{"exec_id": "x", "data_b64": "!"}, "data_b64 is not valid base64"},
 		{"sandbox_exec_write", obj{"exec_id": "x", "text": "a", "data_b64": "YQ"}, "text and data_b64 cannot be combined"},
 		{"sandbox_exec_read", obj{"exec_id": ""}, "exec_id is empty"},
 		{"sandbox_exec_read", obj{"exec_id": "x", "wait_ms": 60001}, "wait_ms must be 0 to 60000, not 60001"},

@@ -56,7 +56,7 @@ func TestFileArguments(t *testing.T) {
 	}{
 		"no contents":         {"sandbox_fs_write", obj{"path": "a"}, toolspec.CodeInvalid, "contents or contents_b64 is required"},
 		"both contents":       {"sandbox_fs_write", obj{"path": "a", "contents": "a", "contents_b64": "YQ"}, toolspec.CodeInvalid, "contents and contents_b64 cannot be combined"},
-		"bad base64":          {"sandbox_fs_write", obj{"path": "a", "contents_b64": "%"}, toolspec.CodeInvalid, "contents_b64 is not base64"},
+		"bad base64":          {"sandbox_fs_write", obj{"path": "a", "contents_b64": "%"}, toolspec.CodeInvalid, "contents_b64 is not valid base64"},
 		"bad mode":            {"sandbox_fs_write", obj{"path": "a", "contents": "", "mode": "rw"}, toolspec.CodeInvalid, "mode \"rw\" must be permissions in octal"},
 		"mode too large":      {"sandbox_fs_write", obj{"path": "a", "contents": "", "mode": "4755"}, toolspec.CodeInvalid, "must be permissions in octal"},
 		"no path":             {"sandbox_fs_write", obj{"contents": ""}, toolspec.CodeInvalid, "path is required"},

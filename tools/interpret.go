@@ -17,8 +17,8 @@ const (
 
 // interpret runs a program in an interpreter of the sandbox.
 func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, err error) {
-	if fail := programGiven(in); fail != nil {
-		return out, fail
+	if err := checkProgram(in); err != nil {
+		return out, err
 	}
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
@@ -62,7 +62,8 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	return out, nil
 }
 
-func programGiven(in execInput) *toolspec.Error {
+// checkProgram returns an error unless the input contains exactly a program and its interpreter.
+func checkProgram(in execInput) error {
 	const how = "Pass interpreter (python or node) and code, optionally with timeout_seconds and yield_ms only."
 	switch {
 	case in.Interpreter == "":
@@ -77,19 +78,24 @@ func programGiven(in execInput) *toolspec.Error {
 }
 
 // programEnded adds the value of an interpreter program returned while still running. It does nothing for other
-// commands.
+// commands. After an error, the caller can call it again.
 func (b *binding) programEnded(ctx context.Context, s *session.Session, out *execOutput) error {
 	b.mu.Lock()
 	ended := b.programs[out.ExecID]
-	delete(b.programs, out.ExecID)
 	b.mu.Unlock()
 	if ended == nil {
 		return nil
 	}
 	ended()
 	value, err := interpreter.Take(ctx, s.Sandbox, out.ExecID)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	delete(b.programs, out.ExecID)
+	b.mu.Unlock()
 	b.showValue(ctx, out, value)
-	return err
+	return nil
 }
 
 // showValue adds a value and the supported images to a result.

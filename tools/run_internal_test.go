@@ -1,0 +1,30 @@
+package tools
+
+import (
+	"context"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/checktest"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// TestProgramValueIsKept verifies that the value of a program can be read again after a failure.
+func TestProgramValueIsKept(t *testing.T) {
+	t.Parallel()
+	engine, err := memory.New(nil)
+	checktest.Must(t, err)
+	m, err := session.NewManager(engine, nil)
+	checktest.Must(t, err)
+	t.Cleanup(func() { checktest.Must(t, m.Close(context.Background())) })
+	s, _, err := m.Open(t.Context(), session.UserKey("x"), session.Request{Image: "x"})
+	checktest.Must(t, err)
+	b := newBinding(newToolbox(&Plugin{Manager: m}), frontmatter.Sandbox{})
+	b.programs["exe_a"] = func() {}
+	for range 2 { // the driver refuses the path of the value
+		if err := b.programEnded(t.Context(), s, &execOutput{ExecID: "exe_a"}); err == nil {
+			t.Error("the value was not read, but there is no error")
+		}
+	}
+}
