@@ -56,9 +56,9 @@ func (t *toolbox) executorImage(cfg *frontmatter.Executor) string {
 // execution is a run of an Agent in mode executor.
 type execution struct {
 	agent   string
-	file    string // agent's file
+	file    string // path of the agent's file
 	model   string // "provider/name"
-	turns   int    // maximum
+	turns   int    // maximum number of turns; if zero, the file's maximum applies
 	watch   *watcher
 	result  *executor.Result // nil until available
 	metered model.Usage
@@ -88,11 +88,7 @@ func (b *binding) executorHooks() *ai.Hooks {
 
 // execute answers a request by running the coding agent on the task in the last message.
 func (b *binding) execute(ctx context.Context, p *ai.ModelParams) (*ai.ModelResponse, error) {
-	x, ok := ctx.Value(executionKey{}).(*execution)
-	if !ok { // the prompt was not run as an Agent
-		x = &execution{watch: &watcher{}}
-		x.model, _ = ctx.Value(modelKey{}).(string)
-	}
+	x, ctx := takeExecution(ctx)
 	res, err := b.runExecutor(ctx, x, p)
 	if err != nil {
 		return nil, classified(err)
@@ -111,8 +107,19 @@ func (b *binding) execute(ctx context.Context, p *ai.ModelParams) (*ai.ModelResp
 	}, nil
 }
 
+// takeExecution returns the execution of a context, and a context without it. Host tools called by the coding agent may
+// run other prompts with values of this context, and these prompts are executions of their own.
+func takeExecution(ctx context.Context) (*execution, context.Context) {
+	x, ok := ctx.Value(executionKey{}).(*execution)
+	if !ok { // the prompt was not run as an Agent
+		x = &execution{watch: &watcher{}}
+		x.model, _ = ctx.Value(modelKey{}).(string)
+	}
+	return x, context.WithValue(ctx, executionKey{}, nil)
+}
+
 // runExecutor opens the sandbox, connects the coding agent to the model and the host tools, and runs it.
-func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelParams) (_ *executor.Result, err error) {
+func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelParams) (*executor.Result, error) {
 	cfg := b.cfg.Executor
 	agent := drivers.Of(cfg.Command, cfg.Argv, cfg.Events)
 	task, err := taskOf(p.Request, agent.WholeModel, x.model)
@@ -133,23 +140,13 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 	if err != nil {
 		return nil, err
 	}
-	access, err := b.askModel(ctx, s, x)
+	access, err := b.grantModel(ctx, s, x)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, access.Close()) }()
-	o := &executor.Options{
-		Agent: x.agent, Models: access.endpoints,
-		Resume: executor.Resume(cmp.Or(cfg.Resume, frontmatter.ResumeStep)),
-		Before: cfg.Before, After: cfg.After, Skills: skills,
-		Timeout: time.Duration(cfg.TimeoutSeconds) * time.Second, Stall: time.Duration(cfg.StallSeconds) * time.Second,
-		OverBudget: access.Spent(), OnEvent: x.watch.coding(ctx, p.Callback),
-	}
-	if path, visit := hosttools.StepFromContext(ctx); path != "" {
-		o.Step = fmt.Sprintf("%s %s %d %s", b.run(ctx).ID, path, visit, x.agent)
-	} else if o.Resume == executor.ResumeStep { // each run is a separate task
-		o.Resume = executor.ResumeNever
-	}
+	defer access.Close() // after a complete run, this second call has no effect
+	o := b.executorOptions(ctx, x, access)
+	o.Skills, o.OnEvent = skills, x.watch.coding(ctx, p.Callback)
 	grant, err := b.grantExecutor(ctx, s, o, access)
 	if err != nil {
 		return nil, err
@@ -158,41 +155,71 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 		b.box.log.WarnContext(ctx, notice, "image", s.Info().Image)
 		o.OnEvent(executor.Event{Kind: executor.KindNotice, Text: notice})
 	}
-	b.evidence(ctx, s)
+	b.evidence(ctx, s) // for the agent's result
 	res, err := executor.Run(ctx, s, agent.Driver, task, o)
 	b.recordHostCalls(ctx, grant, sandbox.ExecResult{ExecStatus: res.Exit})
 	err = errors.Join(err, access.Close()) // the usage is final after this call
 	x.result, x.metered = &res, access.Usage()
 	x.watch.addUsage(res.Turns, x.metered)
+	if err = executorError(res, err); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+// executorOptions returns the options of the agent's file for a run with access to a model.
+func (b *binding) executorOptions(ctx context.Context, x *execution, access *modelAccess) *executor.Options {
+	cfg := b.cfg.Executor
+	o := &executor.Options{
+		Agent: x.agent, Models: access.endpoints,
+		Resume: executor.Resume(cmp.Or(cfg.Resume, frontmatter.ResumeStep)),
+		Before: cfg.Before, After: cfg.After,
+		Timeout: time.Duration(cfg.TimeoutSeconds) * time.Second, Stall: time.Duration(cfg.StallSeconds) * time.Second,
+		OverBudget: access.Spent(),
+	}
+	// Outside of a workflow step, each run is a new task.
+	if path, visit := hosttools.StepFromContext(ctx); path != "" {
+		o.Step = fmt.Sprintf("%s %s %d %s", b.run(ctx).ID, path, visit, x.agent)
+	} else if o.Resume == executor.ResumeStep {
+		o.Resume = executor.ResumeNever
+	}
+	return o
+}
+
+// executorError returns the error for an ended run. err is the error of the executor.
+func executorError(res executor.Result, err error) error {
 	if err == nil {
 		if err = res.Err(); errors.Is(err, executor.ErrMaxTurns) {
 			err = fmt.Errorf("%w: %w", ai.ErrMaxTurnsExceeded, err)
 		}
 	}
-	if err != nil { // Retry must not repeat the task
-		err = status.Errorf(status.ErrFailedPrecondition, "%w", err)
+	if err == nil {
+		return nil
 	}
-	return &res, err
+	return status.Errorf(status.ErrFailedPrecondition, "%w", err) // Retry must not repeat the task
 }
 
-// grantExecutor gives the coding agent access to the host tools the agent may use.
+// grantExecutor gives the coding agent access to the host tools that the agent may use. The grant is nil without host
+// tools.
 func (b *binding) grantExecutor(ctx context.Context, s *session.Session, o *executor.Options,
 	access *modelAccess) (*hostGrant, error) {
 	var req sandbox.ExecRequest
+	grant, err := b.hosts.grant(ctx, s, &req)
+	if err != nil {
+		return nil, err
+	}
+	if grant != nil {
+		o.HostTools, o.Waited = true, func() time.Duration { return grant.access.Counts().Asking }
+	}
 	o.Grant = func(ctx context.Context, r *sandbox.ExecRequest) {
 		access.Under(trace.SpanContextFromContext(ctx))
 		r.Services, r.EnvBefore, r.Tools = req.Services, req.EnvBefore, req.Tools
 	}
-	if b.hosts == nil {
-		return nil, nil
-	}
-	grant, err := b.hosts.grant(ctx, s, &req)
-	o.HostTools, o.Waited = true, func() time.Duration { return grant.access.Counts().Asking }
-	return grant, err
+	return grant, nil
 }
 
 // taskOf converts a request to a task. The task is the last message, preceded by quotes of the earlier messages.
-func taskOf(req *ai.ModelRequest, whole bool, model string) (t executor.Task, err error) {
+func taskOf(req *ai.ModelRequest, wholeModel bool, modelName string) (t executor.Task, err error) {
 	var system, earlier []string
 	for i, m := range req.Messages {
 		for _, part := range m.Content {
@@ -212,9 +239,9 @@ func taskOf(req *ai.ModelRequest, whole bool, model string) (t executor.Task, er
 	if len(earlier) > 0 {
 		t.Prompt = "Earlier messages:\n" + strings.Join(earlier, "\n") + "\n\n" + t.Prompt
 	}
-	t.System, t.Model = strings.Join(system, "\n\n"), model
-	if !whole {
-		_, t.Model, _ = strings.Cut(model, "/")
+	t.System, t.Model = strings.Join(system, "\n\n"), modelName
+	if !wholeModel {
+		_, t.Model, _ = strings.Cut(modelName, "/")
 	}
 	if req.Output != nil && req.Output.Schema != nil {
 		t.Schema, err = json.Marshal(req.Output.Schema)
@@ -305,8 +332,8 @@ func (noModel) Under(trace.SpanContext) {}
 func (noModel) Usage() model.Usage      { return model.Usage{} }
 func (noModel) Close() error            { return nil }
 
-// askModel gives the program in a sandbox access to the model. Programs of command custom need no model.
-func (b *binding) askModel(ctx context.Context, s *session.Session, x *execution) (*modelAccess, error) {
+// grantModel gives the program in a sandbox access to the model. Programs of command custom need no model.
+func (b *binding) grantModel(ctx context.Context, s *session.Session, x *execution) (*modelAccess, error) {
 	cfg, models := b.cfg.Executor, b.box.plugin.Models
 	if x.model == "" && cfg.Command == "custom" {
 		return &modelAccess{lease: noModel{}}, nil
@@ -319,7 +346,7 @@ func (b *binding) askModel(ctx context.Context, s *session.Session, x *execution
 		return nil, fmt.Errorf("tools: %w", err)
 	}
 	provider, name, _ := strings.Cut(x.model, "/")
-	lease, err := models.Issue(model.Grant{
+	issued, err := models.Issue(model.Grant{
 		Provider: provider, Models: []string{name}, Web: cfg.Web,
 		Budget:    model.Budget{USD: cfg.Budget.USD, OutputTokens: cfg.Budget.OutputTokens},
 		SandboxID: s.ID(), Run: b.run(ctx).ID, Agent: x.agent, Span: trace.SpanContextFromContext(ctx),
@@ -327,13 +354,13 @@ func (b *binding) askModel(ctx context.Context, s *session.Session, x *execution
 	if err != nil {
 		return nil, fmt.Errorf("tools: %w", err)
 	}
-	a := &modelAccess{lease: lease, endpoints: map[model.Dialect]executor.Endpoint{}}
+	a := &modelAccess{lease: issued, endpoints: map[model.Dialect]executor.Endpoint{}}
 	for _, d := range models.Dialects(provider) {
-		url := at.BaseURL(provider)
+		baseURL := at.BaseURL(provider)
 		if d == model.OpenAIChat || d == model.OpenAIResponses {
-			url += "/v1"
+			baseURL += "/v1" // OpenAI clients expect the version in the base URL
 		}
-		a.endpoints[d] = executor.Endpoint{BaseURL: url, Key: lease.Key()}
+		a.endpoints[d] = executor.Endpoint{BaseURL: baseURL, Key: issued.Key()}
 	}
 	return a, nil
 }

@@ -28,3 +28,13 @@ func TestProgramValueIsKept(t *testing.T) {
 		}
 	}
 }
+
+// TestTakeExecution verifies that a prompt run by a coding agent's host tool is not the coding agent's execution.
+func TestTakeExecution(t *testing.T) {
+	t.Parallel()
+	x := &execution{agent: "outer"}
+	got, ctx := takeExecution(context.WithValue(t.Context(), executionKey{}, x))
+	if inner, _ := takeExecution(ctx); got != x || inner == x || inner.agent != "" {
+		t.Errorf("%+v, then %+v", got, inner)
+	}
+}
