@@ -16,14 +16,15 @@ import (
 // Defaults and limits.
 const (
 	DefaultIdleTimeout = 15 * time.Minute
-	DefaultReapEvery   = custody.TouchEvery
+	DefaultReapEvery   = custody.TouchEvery // one minute
 	// DefaultPoolIdle is the idle timeout of pooled sandboxes.
 	DefaultPoolIdle = time.Hour
 	// MaxForks is the maximum number of sandboxes in one call of Fork.
 	MaxForks = 64
-	// CacheDir is the parent directory of caches in a sandbox. Each cache is a subdirectory with the cache's name.
-	CacheDir = "/var/cache/workcell"
 )
+
+// CacheDir is the parent directory of caches in a sandbox. Each cache is a subdirectory with the cache's name.
+const CacheDir = "/var/cache/workcell"
 
 // ImagePolicy decides which images are allowed.
 type ImagePolicy interface {
@@ -70,8 +71,10 @@ type Options struct {
 	// TracerProvider creates spans. If nil, the global provider is used.
 	TracerProvider trace.TracerProvider
 	// Egress gives sandboxes without a network access to the hosts in Request.Egress. If nil, Open returns an error
-	// wrapping backend.ErrUnsupported for requests with Egress. If it has the method DropGrants(sandbox string), the
-	// manager calls it when the sandbox's owner changes.
+	// wrapping backend.ErrUnsupported for requests with Egress.
+	//
+	// The gateway may also have the method DropGrants(sandbox string), like egress.Gateway. The manager then calls it
+	// when the owner of a sandbox changes.
 	Egress sandbox.EgressGateway
 	// Environments installs Request.Environment. It requires an Instance and Egress. If nil, Open returns an error
 	// wrapping backend.ErrUnsupported for requests with Environment.
@@ -83,7 +86,7 @@ type Options struct {
 	// removes the sandbox, even if another process created it. Closing the manager keeps the sandboxes of other
 	// processes. Without Join, opening such a sandbox fails with backend.ErrExists; use Connect.
 	Join bool
-	// Logger receives events for operators, for example refused ids, lost sandboxes, and failed cleanup. If nil, events
+	// Logger receives events for operators, for example refused IDs, lost sandboxes, and failed cleanup. If nil, events
 	// are discarded.
 	Logger *slog.Logger
 	// Labels are set on every sandbox. Names with the prefix backend.LabelPrefix are refused.
@@ -108,44 +111,45 @@ type Defaults struct {
 // All openers of a key share one session. Therefore the fields for the sandbox's configuration must be the same in
 // every Open, except for the fields noted below. If a field differs, Open returns a ConflictError.
 type Request struct {
-	Image      string              // image reference
-	User       string              // "uid", "uid:gid" or "root"; empty is backend.DefaultUser
-	Root       backend.RootMode    // zero is read-only
-	Env        map[string]string   // environment of every command, over the image's
-	Limits     backend.Limits      // zero fields are the driver's defaults
-	Ceiling    backend.Limits      // maximum of each limit; also replaces unset limits; zero fields set no maximum
-	Network    backend.NetworkMode // empty is NetworkNone
-	OCIRuntime string              // OCI runtime; empty is the engine's default
-	Egress     sandbox.Egress      // with NetworkNone: the hosts for commands, through this process
-	// Isolation is the minimum for the sandbox. If the sandbox has less, Open returns a backend.IsolationError.
-	// Isolation does not change the sandbox. If empty, there is no minimum.
-	Isolation backend.Isolation
-	Mounts    []backend.Mount // directories of the engine's machine; see docs/operations/mounts.md before one is writable
-
-	// Environment is the set of packages to install. Opening the first sandbox with an environment waits for the
-	// installation. The installation uses a separate sandbox, which does not count against Options.MaxSandboxes.
-	Environment Environment
-
-	// Caches are the names of the Options.Caches for the sandbox.
-	Caches []string
-
-	// RootSet makes WithDefaults keep Root even if Root is the zero value.
-	RootSet bool
-	// Language is the frontmatter runtime of Image, or empty if unknown. It does not affect the sandbox. If code in
-	// another language runs in the sandbox, Language decides whether Image is taken from the base request.
+	Image string // image reference
+	// Language is the frontmatter runtime of Image, or empty if unknown. It does not affect the sandbox. If this is a base
+	// request (WithBase), an agent with code in another language uses the image of that language instead of Image.
 	Language string
 	// DefaultImage means an Image that is only the default for Language and was not requested. Defaults.Images
 	// overrides it.
 	DefaultImage bool
+	// Pull controls when the image is pulled. The first opener's value applies.
+	Pull backend.PullPolicy
+	// OnPull is called with progress while Open waits for a pull. Calls are never concurrent. It may be nil.
+	OnPull func(backend.PullProgress)
 
-	// asked is Limits without Defaults in a prepared request.
-	asked backend.Limits
-	// fork is the snapshot from which the workspace of a new sandbox is copied.
-	fork *backend.ForkOf
+	User string            // "uid", "uid:gid" or "root"; empty is backend.DefaultUser
+	Root backend.RootMode  // zero is read-only
+	Env  map[string]string // environment of every command, over the image's
+	// RootSet means that Root was requested. Without it, WithDefaults replaces a zero Root.
+	RootSet bool
+
+	Limits     backend.Limits // zero fields are the driver's defaults
+	Ceiling    backend.Limits // maximum of each limit; also replaces unset limits; zero fields set no maximum
+	OCIRuntime string         // OCI runtime; empty is the engine's default
+	// Isolation is the minimum for the sandbox. If the sandbox has less, Open returns a backend.IsolationError.
+	// Isolation does not change the sandbox. If empty, there is no minimum.
+	Isolation backend.Isolation
+
+	Network backend.NetworkMode // empty is NetworkNone
+	Egress  sandbox.Egress      // with NetworkNone: the hosts for commands, through this process
+
+	// Mounts are directories of the engine's machine. See docs/operations/mounts.md before one is writable.
+	Mounts []backend.Mount
+	// Environment is the set of packages to install. Opening the first sandbox with an environment waits for the
+	// installation. The installation uses a separate sandbox, which does not count against Options.MaxSandboxes.
+	Environment Environment
+	// Caches are the names of the Options.Caches for the sandbox.
+	Caches []string
 
 	// IdleTimeout overrides Options.IdleTimeout. If zero, the manager's timeout applies. If negative, the sandbox does
-	// not time out. If several openers set it, the longest timeout applies. If no process is left to close the sandbox,
-	// the sandbox exits two minutes after the longest of two minutes and the first opener's timeout and Retention.
+	// not time out. If several openers set it, the longest timeout applies. Without a process to close the sandbox, it
+	// exits after the longest of two minutes, the first opener's timeout, and Retention, plus two minutes.
 	IdleTimeout time.Duration
 	// IdlePolicy applies to named sandboxes (UserKey) of managers with an Instance and a Store. If empty, an existing
 	// sandbox keeps the policy, and a new one has Defaults.IdlePolicy or IdleRemove. IdleStop requires files to survive
@@ -159,22 +163,23 @@ type Request struct {
 	// Retention is how long the sandbox is kept for inspection after the end of the run (CloseScope). A retained
 	// sandbox accepts no calls. The first opener's value applies.
 	Retention time.Duration
-	// Pull controls when the image is pulled. The first opener's value applies.
-	Pull backend.PullPolicy
-	// OnPull is called with progress while Open waits for a pull. Calls are never concurrent. It may be nil.
-	OnPull func(backend.PullProgress)
+
 	// Prepare is called once with a new sandbox before a caller receives it, for example to write files. If it fails,
 	// Open fails and the sandbox is removed. Only the first opener's function is called. It may be nil.
 	Prepare func(ctx context.Context, s *Session) error
 	// OnAdopt is called once with a sandbox adopted from a dead process, before a caller receives it. If it fails, Open
 	// fails and the sandbox is kept. Only the first opener's function is called. It may be nil.
 	OnAdopt func(ctx context.Context, s *Session) error
+
 	// Mode controls how Open handles an existing sandbox of the key.
 	Mode OpenMode
 	// Match lists the fields in which OpenAsIs allows no difference, with the names of ConflictError.Fields: "image",
 	// "user", "root", "network", "oci_runtime", "environment", "mounts", "cache", and "limits". Zero limits of the
 	// request are not compared.
 	Match []string
+
+	asked backend.Limits  // in a prepared request, Limits without Defaults
+	fork  *backend.ForkOf // snapshot from which the workspace of a new sandbox is copied
 }
 
 // OpenMode controls how Open handles an existing sandbox of the key.
@@ -189,7 +194,7 @@ const (
 	// then also be in the request or in Defaults; otherwise Open returns a ConflictError. A run's sandbox gets the
 	// requested network. Commands reach allowed hosts only if the request has the same Egress.
 	OpenAsIs
-	// OpenRebuild recreates a sandbox whose request differs or whose image has changed. The new sandbox has the same id
+	// OpenRebuild recreates a sandbox whose request differs or whose image has changed. The new sandbox has the same ID
 	// and the same workspace, but no other files of the old one. It requires a named sandbox and a manager with an
 	// Instance and a Store. The old sandbox is removed only after a test sandbox with the new configuration has worked.
 	// If commands run in the old sandbox, it is kept, and Open returns an error wrapping backend.ErrExists. The owner
@@ -202,7 +207,7 @@ const (
 // CloseOptions are options for CloseSession.
 type CloseOptions struct {
 	// KeepWorkspace removes the sandbox but keeps the workspace. With an Instance and a Store, opening the key within
-	// 30 days returns a sandbox with the same id and files. For a named sandbox, the request may differ, except for User
+	// 30 days returns a sandbox with the same ID and files. For a named sandbox, the request may differ, except for User
 	// and the workspace's size. CloseScope deletes the workspace, and it is also deleted after these 30 days. If the
 	// workspace cannot outlive the sandbox, CloseSession returns an error wrapping backend.ErrUnsupported and closes
 	// nothing. If false, the workspace is deleted.
@@ -229,7 +234,7 @@ type Info struct {
 	Key     Key                 `json:"key"`
 	Run     string              `json:"run,omitempty"` // owning run; empty for named sandboxes
 	State   State               `json:"state"`
-	Reason  string              `json:"reason,omitempty"` // Record.Reason
+	Reason  string              `json:"reason,omitempty"` // why the sandbox has the state; see record.Record.Reason
 	Image   string              `json:"image"`
 	User    string              `json:"user"`
 	Network backend.NetworkMode `json:"network"`
@@ -242,7 +247,7 @@ type Info struct {
 	Isolation   backend.Isolation `json:"isolation,omitempty"`
 	// OCIRuntime is the requested OCI runtime; only of an open or recorded session.
 	OCIRuntime string `json:"oci_runtime,omitempty"`
-	// Workspace is what holds Limits.WorkspaceBytes.
+	// Workspace is the mechanism that enforces Limits.WorkspaceBytes.
 	Workspace backend.Enforcement `json:"workspace,omitempty"`
 	// RootBytes is how much may be written outside the workspace if the root is writable. RootEnforcement is the
 	// mechanism for this limit.
