@@ -440,6 +440,13 @@ func TestLimits(t *testing.T) {
 			got := r.talk("GET /repos/a HTTP/1.1\r\nHost: api.workcell\r\nConnection: close\r\n\r\n")
 			return fmt.Sprint(strings.Count(got, "~") <= 100)
 		}, "true"},
+		{"an answer that breaks off in a secret", services.Limits{AnswerBytes: 100}, func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, strings.Repeat("~\n", 40)+canary)
+			w.(http.Flusher).Flush()
+		}, func(r *rig) string {
+			got := r.talk("GET /repos/a HTTP/1.1\r\nHost: api.workcell\r\nConnection: close\r\n\r\n")
+			return fmt.Sprint(strings.Count(got, "~"), strings.Contains(got, canary[:4]))
+		}, "40 false"},
 		{"the header of a large answer", services.Limits{AnswerBytes: 100}, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "101")
 		}, func(r *rig) string {

@@ -49,6 +49,14 @@ func (x Relay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Transport: x.Transport, FlushInterval: -1, ModifyResponse: x.Answer, ErrorHandler: x.Failed,
 		ErrorLog: log.New(io.Discard, "", 0), // of ended connections; Failed gets errors of the server
 	}
+	defer func() {
+		if p := recover(); p != nil {
+			if p == http.ErrAbortHandler { // the answer breaks off, possibly before its first byte
+				_ = http.NewResponseController(w).Flush() // the client may have gone
+			}
+			panic(p)
+		}
+	}()
 	proxy.ServeHTTP(finalOnly{w}, r)
 	// Trailers may name the account.
 	maps.DeleteFunc(w.Header(), func(name string, _ []string) bool {

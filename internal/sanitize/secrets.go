@@ -2,15 +2,19 @@ package sanitize
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"strings"
 )
 
 // Secrets replaces secrets in text or in a stream. It replaces each byte of each occurrence, even if occurrences
 // overlap or several secrets start with the same bytes. The zero value replaces nothing.
 type Secrets struct {
-	words [][]byte
-	begin [256]bool // first bytes of words
-	with  []byte
+	words   [][]byte
+	begin   [256]bool // first bytes of words
+	longest int       // bytes of the longest word
+	lines   bool      // a word contains a line feed
+	with    []byte
 }
 
 // NewSecrets returns a Secrets that replaces words by with. It ignores empty words.
@@ -19,6 +23,7 @@ func NewSecrets(with string, words ...string) Secrets {
 	for _, w := range words {
 		if w != "" {
 			s.words, s.begin[w[0]] = append(s.words, []byte(w)), true
+			s.longest, s.lines = max(s.longest, len(w)), s.lines || strings.Contains(w, "\n")
 		}
 	}
 	return s
@@ -30,8 +35,9 @@ func (s Secrets) Replace(text string) string {
 	return string(p.push([]byte(text), true))
 }
 
-// Reader returns a reader that reads from r and replaces the secrets. It holds back only the possible start of a
-// secret.
+// Reader returns a reader that reads from r and replaces the secrets. It holds back the end of the last line, as long as
+// a secret, whether or not it looks like one. Otherwise, the sizes of the parts would tell a secret byte by byte to a
+// program that chooses the text. If r fails, this end is lost, because it can be a part of a secret.
 func (s Secrets) Reader(r io.ReadCloser) io.ReadCloser {
 	return &secretsReader{ReadCloser: r, p: passing{s: s}}
 }
@@ -49,7 +55,7 @@ func (p *passing) push(part []byte, last bool) []byte {
 	p.rest = append(p.rest, part...)
 	until := len(p.rest)
 	if !last {
-		until = p.mayBegin()
+		until = p.held()
 	}
 	var out []byte
 	for i := range until {
@@ -71,17 +77,13 @@ func (p *passing) push(part []byte, last bool) []byte {
 	return out
 }
 
-// mayBegin returns the first position at which an incomplete secret could start.
-func (p *passing) mayBegin() int {
-	first := len(p.rest)
-	for _, w := range p.s.words {
-		for i := max(len(p.rest)-len(w)+1, 0); i < first; i++ {
-			if bytes.HasPrefix(w, p.rest[i:]) {
-				first = i
-			}
-		}
+// held returns the first position at which an incomplete secret could start.
+func (p *passing) held() int {
+	first := min(max(len(p.rest)-p.s.longest+1, 0), len(p.rest))
+	if p.s.lines {
+		return first
 	}
-	return first
+	return max(first, bytes.LastIndexByte(p.rest, '\n')+1)
 }
 
 type secretsReader struct {
@@ -95,7 +97,7 @@ func (r *secretsReader) Read(b []byte) (int, error) {
 	for len(r.ready) == 0 && r.err == nil {
 		n, err := r.ReadCloser.Read(b)
 		r.err = err
-		r.ready = r.p.push(b[:n], err != nil)
+		r.ready = r.p.push(b[:n], errors.Is(err, io.EOF))
 	}
 	n := copy(b, r.ready)
 	if r.ready = r.ready[n:]; n > 0 {
