@@ -33,8 +33,8 @@ type ForkOf struct {
 
 var snapshotNames = regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\z`)
 
-// CheckSnapshotName returns an error wrapping ErrInvalid if name is not a valid snapshot name. A valid name has 1 to 128
-// letters, digits, '_', '-', and '.', and starts with a letter or a digit.
+// CheckSnapshotName returns an error wrapping ErrInvalid if name is not a valid snapshot name. A valid name has 1 to
+// 128 letters, digits, '_', '-', and '.', and starts with a letter or a digit.
 func CheckSnapshotName(name string) error {
 	if !snapshotNames.MatchString(name) {
 		return fmt.Errorf("%w: snapshot name %.80q: must be 1 to 128 letters, digits, '_', '-', or '.', "+
