@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
@@ -123,6 +124,9 @@ func version(ctx context.Context, s *session.Session, program string) (string, e
 	res, err := s.Exec(ctx, sandbox.ExecRequest{
 		Argv: []string{program, "--version"}, Timeout: versionTime, TailBytes: 4 << 10, HeadBytes: 4 << 10,
 	})
+	if err == nil && res.Status == sandbox.ExecTimedOut {
+		err = backend.ErrTimeout
+	}
 	if err != nil || res.ExitCode != 0 {
 		return "", err
 	}

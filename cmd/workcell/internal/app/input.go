@@ -61,7 +61,7 @@ type templateInput struct {
 // notInputs are names with a meaning in every template. The empty name is the end of a block or a comment.
 var notInputs = []string{"", "else", "this", "history"}
 
-// contexts are the blocks in which names are fields of the block's value instead of inputs.
+// contexts are the blocks in which a name is a field of the block's value or, without such a field, an input.
 var contexts = []string{"each", "with"}
 
 // templateInputs returns the inputs of a template by name. known is false if the template may read any name, for
@@ -69,17 +69,17 @@ var contexts = []string{"each", "with"}
 func templateInputs(text string) (inputs map[string]templateInput, known bool) {
 	inputs = map[string]templateInput{}
 	depth := 0 // number of open contexts
-	for _, tag := range tags.FindAllString(text, -1) {
+	for _, tag := range tags.FindAllString(comments.ReplaceAllString(text, ""), -1) {
 		m := plainTag.FindStringSubmatch(tag)
 		if m == nil {
 			return nil, false
 		}
 		helper, end := m[1], m[3]
 		name, _, _ := strings.Cut(m[2], ".")
-		if name == "else" && depth > 0 {
-			return nil, false // the names may be inputs again
-		}
-		if depth == 0 && !slices.Contains(notInputs, name) {
+		if !slices.Contains(notInputs, name) {
+			if depth > 0 {
+				return nil, false
+			}
 			inputs[name] = templateInput{inBlock: inputs[name].inBlock || helper != ""}
 		}
 		if slices.Contains(contexts, helper) {
@@ -91,9 +91,10 @@ func templateInputs(text string) (inputs map[string]templateInput, known bool) {
 	return inputs, true
 }
 
-// tags matches template tags. plainTag matches tags reading at most one input: {{x.y}}, {{{x}}}, {{#if x}}, and
+// comments matches comments, which may contain tags. tags matches template tags. plainTag matches tags reading at most one input: {{x.y}}, {{{x}}}, {{#if x}}, and
 // {{/if}}. Its groups are the helper, the input, and the name of an ended block.
 var (
+	comments = regexp.MustCompile(`(?s)\{\{~?!--.*?--~?\}\}`)
 	tags     = regexp.MustCompile(`\{\{[^{}]*\}\}`)
 	plainTag = regexp.MustCompile(`^\{\{~?\s*(?:[#^]?(if|unless|each|with|json)\s+)?([\w.]*)\s*~?\}\}$` +
 		`|^\{\{~?(?:!|/\s*(\w*)|\s*role\s+"\w*"\s*~?\}\}$)`)

@@ -100,8 +100,8 @@ func TestUnusedInput(t *testing.T) {
 		"plain.prompt": "---\nmodel: x/y\n---\nWork.", "topic.prompt": "---\nmodel: x/y\n---\n{{role \"user\"}}{{#if topic}}{{{topic}}}{{/if}}",
 		"short.prompt":  "---\nmodel: x/y\ninput: {schema: {task: \"string, what\", \"path?\": string}}\n---\nx",
 		"helper.prompt": "---\nmodel: x/y\n---\n{{topic}}{{#ifEquals kind \"bug\"}}b{{/ifEquals}}",
-		"each.prompt":   "---\nmodel: x/y\n---\n{{#each items}}{{name}}{{#with owner}}{{id}}{{/with}}{{/each}}",
-		"else.prompt":   "---\nmodel: x/y\n---\n{{#each items}}{{name}}{{else}}{{none}}{{/each}}",
+		"each.prompt":   "---\nmodel: x/y\n---\n{{!-- {{old}} --}}{{#each items}}{{this.name}}{{else}}-{{/each}}",
+		"outer.prompt":  "---\nmodel: x/y\n---\n{{#each items}}{{prefix}}{{this}}{{/each}}",
 		"part.prompt":   "---\nmodel: x/y\n---\n{{>other}}", "_other.prompt": "{{task}}",
 	} {
 		checktest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
@@ -115,7 +115,7 @@ func TestUnusedInput(t *testing.T) {
 		"plain":  {"no input is used", "unknown input goal; no input is used"},
 		"topic":  {"map[topic:x]", "unknown input goal; available inputs are topic"},
 		"each":   {"map[items:x]", "unknown input goal; available inputs are items"},
-		"else":   {"map[input:x]", "map[goal:x]"},
+		"outer":  {"map[input:x]", "map[goal:x]"},
 		"part":   {"map[input:x]", "map[goal:x]"},
 		"helper": {"map[input:x]", "map[goal:x]"},
 	} {
