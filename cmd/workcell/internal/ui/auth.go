@@ -70,6 +70,12 @@ func (s *Server) proxied(r *http.Request) (proxied, direct bool) {
 	return proxied, len(s.opts.Proxies) == 0 || here
 }
 
+// forwarded returns the last value of a list in a header. Earlier values may be the client's.
+func forwarded(r *http.Request, name string) string {
+	list := strings.Join(r.Header.Values(name), ",")
+	return strings.TrimSpace(list[strings.LastIndexByte(list, ',')+1:])
+}
+
 // maxUserName is the maximum size of a user's name from a proxy.
 const maxUserName = 128
 

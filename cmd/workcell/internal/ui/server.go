@@ -261,8 +261,9 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		"Cross-Origin-Opener-Policy": {"same-origin"}, "Cross-Origin-Resource-Policy": {"same-origin"},
 		"Cache-Control": {"no-store"},
 	})
+	w.Header().Set("Connection", "close") // refused clients must not occupy connections
 	proxied, direct := s.proxied(r)
-	if host := r.Header.Get("X-Forwarded-Host"); proxied && host != "" {
+	if host := forwarded(r, "X-Forwarded-Host"); proxied && host != "" {
 		r.Host = host // the browser's
 	}
 	rc := http.NewResponseController(rw)
@@ -272,11 +273,13 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	_, pattern := s.mux.Handler(r)
 	at := s.routes[pattern]
 	address, _, _ := net.SplitHostPort(r.RemoteAddr) // always valid, because net/http set it
-	if list := strings.Split(r.Header.Get("X-Forwarded-For"), ","); proxied {
-		address += " " + strings.TrimSpace(list[len(list)-1]) // the last one is from the proxy
+	if proxied {
+		address += " " + forwarded(r, "X-Forwarded-For")
 	}
-	client := "address " + address // until it has logged in
-	switch who, ok := s.identify(r); {
+	client := "address " + address                // until it has logged in
+	isPublic := at.kind == opens && pattern != "" // excludes unknown paths, to reveal nothing
+	who, known := s.identify(r)
+	switch {
 	case !r.ProtoAtLeast(1, 1) || r.URL.Host != "":
 		http.Error(w, "HTTP/1.1 is required", http.StatusBadRequest)
 		return
@@ -286,14 +289,10 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	case !httpguard.HostAllowed(r.Host, s.opts.Hosts...):
 		http.Error(w, "unknown host name; see --allow-host", http.StatusMisdirectedRequest)
 		return
-	case (r.Method == http.MethodPost || at.kind == live) && !s.originAllowed(r):
+	case !s.originAllowed(r, r.Method == http.MethodPost || at.kind == live):
 		http.Error(w, "requests from other pages are not allowed", http.StatusForbidden)
 		return
-	case at.kind != opens || pattern == "": // includes unknown paths, to reveal nothing
-		if !ok {
-			s.askLogin(w, r)
-			return
-		}
+	case known && !isPublic:
 		client = who
 		s.see(r, 0)
 	}
@@ -302,6 +301,10 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		kind = openStreams
 	}
 	no := s.limiter.Ask(client)
+	if no == nil && !known && !isPublic {
+		s.askLogin(w, r)
+		return
+	}
 	if no == nil {
 		no = s.limiter.Take(client, kind, 1)
 	}
@@ -309,6 +312,7 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		no.Write(w)
 		return
 	}
+	w.Header().Del("Connection")
 	defer s.limiter.Give(client, kind, 1)
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	if r.Method == http.MethodPost {
@@ -322,11 +326,16 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// originAllowed reports whether a request is from a page of this server, or from a program without cookies.
-func (s *Server) originAllowed(r *http.Request) bool {
-	unknown := r.Header.Get("Sec-Fetch-Site")+r.Header.Get("Origin") == ""
-	login := r.Header.Get("Cookie") + r.Header.Get(cmp.Or(s.opts.UserName, "Cookie"))
-	return httpguard.OriginAllowed(s.origins, r) && (login == "" || !unknown)
+// originAllowed reports whether a request is from a page of this server, or from a program without cookies. Unless the
+// check is strict, links of other pages are allowed, and browsers that do not send the origin.
+func (s *Server) originAllowed(r *http.Request, strict bool) bool {
+	h := r.Header
+	if !strict && h.Get("Sec-Fetch-Mode") == "navigate" && h.Get("Sec-Fetch-Dest") == "document" {
+		return true
+	}
+	unknown := h.Get("Sec-Fetch-Site")+h.Get("Origin") == ""
+	login := h.Get("Cookie") + h.Get(cmp.Or(s.opts.UserName, "Cookie"))
+	return httpguard.OriginAllowed(s.origins, r) && (!strict || login == "" || !unknown)
 }
 
 // page is the data of layout.html.
@@ -345,7 +354,11 @@ type page struct {
 // render writes a page. If the client has this page, render answers 304.
 func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, name string, p page) error {
 	p.Theme, p.Path = themeOf(r), r.URL.RequestURI()
-	p.ReadOnly, p.State, p.Version = s.opts.ReadOnly, s.opts.State, s.opts.Version
+	if _, known := s.identify(r); !known {
+		p.Nav = "login" // the rest of the layout is only for users
+	} else {
+		p.ReadOnly, p.State, p.Version = s.opts.ReadOnly, s.opts.State, s.opts.Version
+	}
 	if p.Nav != "login" {
 		if r.Method == http.MethodGet { // a refresh would replace the result of an action
 			p.Events = cmp.Or(p.Events, "/events?inbox=1")

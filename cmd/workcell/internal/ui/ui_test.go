@@ -3,6 +3,9 @@ package ui_test
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -342,20 +345,52 @@ func TestStrangers(t *testing.T) {
 	if len(routes) < 20 {
 		t.Fatalf("%d routes", len(routes))
 	}
+	port := full.web.URL[strings.LastIndexByte(full.web.URL, ':')+1:]
+	cookies := map[string]string{
+		"stale":      "wc_" + port + "=" + signed(secret, "1.local"),
+		"forged":     "wc_" + port + "=" + signed("x", "9999999999.local"),
+		"other port": "wc_1=" + signed(secret, "9999999999.local"),
+	}
+	full.join()
+	full.ask("question_strangers", "run_strangers", "", "{}", time.Hour)
+	fetch := func(site, mode, dest string) func(*http.Request) {
+		return func(req *http.Request) {
+			req.Header["Sec-Fetch-Site"] = []string{site}
+			req.Header["Sec-Fetch-Mode"], req.Header["Sec-Fetch-Dest"] = []string{mode}, []string{dest}
+		}
+	}
 	for pattern, kind := range routes {
 		method, path, _ := strings.Cut(pattern, " ")
 		path = strings.NewReplacer("{$}", "", "{run}", "run_strangers", "{path...}", "a/b", "{seq}", "3", "{field}",
 			"stdout", "{id}", "sbx_1", "{answer}", "allow", "{exec}", "exec_1", "{hash}", "x", "{name}", "y").Replace(path)
 		check := func(name string, c *http.Client, status int, set ...func(*http.Request)) {
 			t.Helper()
-			if res := full.do(c, method, path, set...); res.StatusCode != status {
-				t.Errorf("%s, %s: %s, want %d", pattern, name, res.Status, status)
+			res := full.do(c, method, path, set...)
+			if res.StatusCode != status || !res.Close && kind != "opens" {
+				t.Errorf("%s, %s: %s, want %d; closes the connection: %v", pattern, name, res.Status, status, res.Close)
+			}
+			if page := text(t, res); strings.Contains(page, "state.db") || strings.Contains(page, "(1)") {
+				t.Errorf("%s, %s: a stranger sees %s", pattern, name, page)
 			}
 		}
 		check("foreign host", full.client, http.StatusMisdirectedRequest,
 			func(req *http.Request) { req.Host = "attacker.example" })
 		if kind != "opens" {
 			check("no login", full.browser(), http.StatusUnauthorized)
+			for name, value := range cookies {
+				check(name+" cookie", full.browser(), http.StatusUnauthorized,
+					func(req *http.Request) { req.Header.Set("Cookie", value) })
+			}
+		} else if method == http.MethodGet {
+			check("no login", full.browser(), map[string]int{"/healthz": 200, "/login": 401, "/assets/x/y": 404}[path])
+		}
+		for name, set := range map[string]func(*http.Request){
+			"image of a page":       fetch("cross-site", "no-cors", "image"),
+			"image on another port": fetch("same-site", "no-cors", "image"),
+			"script of a page":      fetch("cross-site", "cors", "empty"),
+			"frame":                 fetch("same-site", "navigate", "iframe"),
+		} {
+			check(name, full.client, http.StatusForbidden, set)
 		}
 		if method == http.MethodPost || kind == "live" {
 			check("other site", full.client, http.StatusForbidden, site("cross-site"))
@@ -372,8 +407,69 @@ func TestStrangers(t *testing.T) {
 			}
 		}
 	}
+	link := fetch("cross-site", "navigate", "document")
+	if res := full.get(full.client, "/runs", link); res.StatusCode != http.StatusOK {
+		t.Errorf("a link of another page: %s", res.Status)
+	}
+	for request, status := range map[string]string{
+		"GET /runs HTTP/1.0\r\nHost: localhost":                                                "HTTP/1.0 400",
+		"GET http://localhost/runs HTTP/1.1\r\nHost: localhost":                                "HTTP/1.1 400",
+		"GET /runs HTTP/1.1\r\nHost: localhost\r\nHost: attacker.example":                      "HTTP/1.1 400",
+		"GET /runs HTTP/1.1\r\nHost: attacker.example\r\nX-Forwarded-Host: localhost":          "HTTP/1.1 421",
+		"GET /runs HTTP/1.1\r\nHost: localhost.attacker.example":                               "HTTP/1.1 421",
+		"GET /runs HTTP/1.1\r\nHost:":                                                          "HTTP/1.1 421",
+		"PUT /runs/run_strangers/cancel HTTP/1.1\r\nHost: localhost":                           "HTTP/1.1 401",
+		"GET //login HTTP/1.1\r\nHost: localhost":                                              "HTTP/1.1 307",
+		"GET /login/../runs HTTP/1.1\r\nHost: localhost":                                       "HTTP/1.1 401",
+		"GET /runs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer\r\nCookie: wc_" + port: "HTTP/1.1 401",
+	} {
+		if got := full.raw(request + "\r\nConnection: close\r\n\r\n"); !strings.HasPrefix(got, status) {
+			t.Errorf("%q: %q, want %s", request, got, status)
+		}
+	}
 	if body := reader.page("/runs/run_strangers"); strings.Contains(body, "/cancel") {
 		t.Error("a read-only page has a form that changes something")
+	}
+}
+
+// signed returns the value of a cookie without a token.
+func signed(key, text string) string {
+	mac, none := hmac.New(sha256.New, []byte(key)), sha256.Sum256(nil)
+	mac.Write(append([]byte(text), none[:]...)) // never fails
+	return hex.EncodeToString(mac.Sum(nil)) + "." + text
+}
+
+// raw sends the bytes of a request and returns the answer. The server or its limits must close the connection.
+func (r *rig) raw(request string) string {
+	r.t.Helper()
+	c, err := net.Dial("tcp", r.web.Listener.Addr().String())
+	checktest.Must(r.t, err)
+	defer c.Close()
+	_, err = io.WriteString(c, request)
+	checktest.Must(r.t, errors.Join(err, c.SetReadDeadline(time.Now().Add(time.Minute))))
+	got, err := io.ReadAll(c)
+	checktest.Must(r.t, err)
+	return string(got)
+}
+
+// TestGuesses verifies that guesses of tokens and cookies have a limit, also through a proxy.
+func TestGuesses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(o *ui.Options) { o.Proxies = []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")} })
+	for address, header := range map[string]string{"127.0.0.2:1": "Authorization", "192.0.2.7:1": "Cookie"} {
+		refused := false
+		for i := range 1000 {
+			req := httptest.NewRequest(http.MethodGet, "/runs", nil)
+			req.Host, req.RemoteAddr = "localhost", address
+			req.Header.Set(header, fmt.Sprintf("Bearer %d", i))
+			req.Header["X-Forwarded-For"] = []string{fmt.Sprintf("198.51.100.%d", i), "203.0.113.9"} // a proxy adds a line
+			w := httptest.NewRecorder()
+			r.server.ServeHTTP(w, req)
+			refused = refused || w.Code == http.StatusTooManyRequests
+		}
+		if !refused {
+			t.Errorf("no limit for the header %s", header)
+		}
 	}
 }
 
@@ -402,15 +498,17 @@ func TestProxy(t *testing.T) {
 		users                    []string
 		want                     int
 	}{
-		"user":                {"GET", "192.0.2.7:1", "pages.example", "", []string{"ana"}, http.StatusOK},
-		"no user":             {"GET", "192.0.2.7:1", "pages.example", "", nil, http.StatusUnauthorized},
-		"two users":           {"GET", "192.0.2.7:1", "pages.example", "", []string{"eve", "ana"}, http.StatusUnauthorized},
-		"reserved name":       {"GET", "192.0.2.7:1", "pages.example", "", []string{httpguard.Local}, http.StatusUnauthorized},
-		"other host":          {"GET", "203.0.113.9:1", "", "", []string{"ana"}, http.StatusForbidden},
-		"this host":           {"GET", "127.0.0.1:1", "", "", []string{"ana"}, http.StatusUnauthorized},
-		"foreign name":        {"GET", "192.0.2.7:1", "attacker.example", "", []string{"ana"}, http.StatusMisdirectedRequest},
-		"own page":            {"POST", "192.0.2.7:1", "pages.example", "same-origin", []string{"ana"}, http.StatusSeeOther},
-		"other page":          {"POST", "192.0.2.7:1", "pages.example", "cross-site", []string{"ana"}, http.StatusForbidden},
+		"user":          {"GET", "192.0.2.7:1", "pages.example", "", []string{"ana"}, http.StatusOK},
+		"no user":       {"GET", "192.0.2.7:1", "pages.example", "", nil, http.StatusUnauthorized},
+		"two users":     {"GET", "192.0.2.7:1", "pages.example", "", []string{"eve", "ana"}, http.StatusUnauthorized},
+		"reserved name": {"GET", "192.0.2.7:1", "pages.example", "", []string{httpguard.Local}, http.StatusUnauthorized},
+		"other host":    {"GET", "203.0.113.9:1", "", "", []string{"ana"}, http.StatusForbidden},
+		"this host":     {"GET", "127.0.0.1:1", "", "", []string{"ana"}, http.StatusUnauthorized},
+		"foreign name":  {"GET", "192.0.2.7:1", "attacker.example", "", []string{"ana"}, http.StatusMisdirectedRequest},
+		"own page":      {"POST", "192.0.2.7:1", "pages.example", "same-origin", []string{"ana"}, http.StatusSeeOther},
+		"other page":    {"POST", "192.0.2.7:1", "pages.example", "cross-site", []string{"ana"}, http.StatusForbidden},
+		"rebound name": {"GET", "192.0.2.7:1", "pages.example,attacker.example", "", []string{"ana"},
+			http.StatusMisdirectedRequest},
 		"page without origin": {"POST", "192.0.2.7:1", "pages.example", "", []string{"ana"}, http.StatusForbidden},
 	} {
 		req := httptest.NewRequest(test.method, map[string]string{"GET": "/runs", "POST": "/theme"}[test.method], nil)
@@ -760,13 +858,9 @@ func TestIncompleteForm(t *testing.T) {
 		"POST /login HTTP/1.1\r\nHost: other.example":                                                "421",
 		"GET /login HTTP/1.1\r\nHost: localhost":                                                     "401",
 	} {
-		c, err := net.Dial("tcp", r.web.Listener.Addr().String())
-		checktest.Must(t, err)
-		defer c.Close()
-		_, err = fmt.Fprintf(c, "%s\r\nSec-Fetch-Site: same-origin\r\nContent-Length: 99\r\n\r\nt=%s", request, secret)
-		checktest.Must(t, errors.Join(err, c.SetReadDeadline(time.Now().Add(time.Minute))))
-		if got, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 "+status) {
-			t.Errorf("%s: %v: %s", request, err, got)
+		got := r.raw(request + "\r\nSec-Fetch-Site: same-origin\r\nContent-Length: 99\r\n\r\nt=" + secret)
+		if !strings.HasPrefix(got, "HTTP/1.1 "+status) {
+			t.Errorf("%s: %s", request, got)
 		}
 	}
 }
