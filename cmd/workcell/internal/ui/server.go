@@ -450,7 +450,8 @@ func theme(w http.ResponseWriter, r *http.Request) error {
 	})
 	back := r.PostFormValue("back")
 	u, err := url.Parse(back)
-	if err != nil || u.Host+u.Scheme != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//") {
+	if err != nil || u.Host+u.Scheme != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//") ||
+		strings.Contains(back, `\`) { // browsers read it as a slash
 		back = "/runs"
 	}
 	return redirect(w, r, back)

@@ -621,12 +621,14 @@ func TestHeaders(t *testing.T) {
 	}); res.StatusCode != http.StatusNotModified {
 		t.Errorf("an unchanged page: %s", res.Status)
 	}
-	res := r.do(r.client, http.MethodPost, "/theme?", func(req *http.Request) {
-		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		req.Body = io.NopCloser(strings.NewReader("back=https://attacker.example/x"))
-	})
-	if at := res.Request.URL; at.Path != "/runs" || !strings.Contains(at.Host, "127.0.0.1") {
-		t.Errorf("a theme leads to %s", at)
+	for _, back := range []string{"https://attacker.example/x", "//attacker.example", `/\attacker.example`, "/runs"} {
+		res := r.do(r.client, http.MethodPost, "/theme?", func(req *http.Request) {
+			req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			req.Body = io.NopCloser(strings.NewReader("back=" + back))
+		})
+		if at := res.Request.URL; at.Path != "/runs" || !strings.Contains(at.Host, "127.0.0.1") {
+			t.Errorf("a theme leads to %s", at)
+		}
 	}
 	if !strings.Contains(r.page("/runs"), `data-theme="light"`) {
 		t.Error("the theme is not kept")
