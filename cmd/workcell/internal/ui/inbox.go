@@ -116,12 +116,15 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) error {
 	if !known {
 		return app.Fail(app.ExitNotFound, fmt.Errorf("%s not found", r.URL.Path), "")
 	}
-	var q runstore.Approval
 	list, err := s.opts.Journal.Approvals(ctx, id)
-	if len(list) == 1 {
-		q = list[0]
+	if err == nil && len(list) != 1 { // Answer accepts prefixes, but a page shows the call it answers
+		err = app.Fail(app.ExitNotFound, fmt.Errorf("approval request %s not found", id), "")
 	}
-	if err = cmp.Or(err, s.note(r, q.Run)); err != nil {
+	if err != nil {
+		return err
+	}
+	q := list[0]
+	if err := s.note(r, q.Run); err != nil {
 		return err
 	}
 	by, _ := s.identify(r) // ServeHTTP has checked it

@@ -113,7 +113,9 @@ func TestInbox(t *testing.T) {
 	if list, err := r.journal.Approvals(t.Context(), "question_token"); err != nil || list[0].By != "ana" {
 		t.Errorf("with a token: %+v, %v", list, err)
 	}
-	for path, status := range map[string]int{"/inbox/none/allow": 404, "/inbox/question_run/other": 404} {
+	r.ask("question_open", "run_waits", "", "{}", time.Hour)
+	for path, status := range map[string]int{"/inbox/none/allow": 404, "/inbox/question_run/other": 404,
+		"/inbox/question_op/allow": 404, "/inbox/" + r.owner + "/allow": 404} {
 		if got, page := r.post(r.client, path, ""); got != status {
 			t.Errorf("%s: %d %s", path, got, page)
 		}

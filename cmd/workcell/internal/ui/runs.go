@@ -135,15 +135,18 @@ const cancelWait = 3 * time.Second
 
 // cancel asks the process of a run to stop, or ends an interrupted run.
 func (s *Server) cancel(w http.ResponseWriter, r *http.Request) error {
-	id := r.PathValue("run")
-	if err := s.note(r, id); err != nil {
+	run, err := app.FindRun(r.Context(), s.opts.Journal, r.PathValue("run"))
+	if err == nil {
+		err = s.note(r, run.ID)
+	}
+	if err != nil {
 		return err
 	}
-	_, err := s.opts.App.Cancel(r.Context(), s.opts.Journal, id, cancelWait)
+	_, err = s.opts.App.Cancel(r.Context(), s.opts.Journal, run.ID, cancelWait)
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return redirect(w, r, "/runs/"+url.PathEscape(id))
+	return redirect(w, r, "/runs/"+url.PathEscape(run.ID))
 }
 
 // traces returns the traces of a run, or the reason why there are none.
