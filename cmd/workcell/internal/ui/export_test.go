@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strings"
 	"time"
@@ -86,7 +87,8 @@ func (l line) string() string {
 
 // Marks returns the lines of a hunk with brackets around their differences.
 func Marks(h patch.Hunk) (list []string) {
-	for _, l := range hunkLines(h) {
+	lines, _ := hunkLines(h, math.MaxInt)
+	for _, l := range lines {
 		list = append(list, fmt.Sprintf("%d %d %s%s[%s]%s", l.Old, l.New, l.Op, l.Before, l.Mid, l.After))
 	}
 	return list

@@ -3,6 +3,7 @@ package ui
 import (
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -19,6 +20,7 @@ const (
 	maxFiles   = 200       // changed files in a list
 	maxLines   = 2000      // lines of a change
 	maxContent = 512 << 10 // of a change; a larger one has a quarter of the lines
+	maxLine    = 2 << 10   // bytes of a line
 	maxEntries = 1000      // other files in a list
 )
 
@@ -45,6 +47,7 @@ type changed struct {
 	Notes []string // other changes, for example of the mode
 	Hunks [][]diffLine
 	Cut   int // number of hidden lines
+	Long  int // number of shortened lines
 }
 
 // diffLine is a line of a hunk, in three parts of which the middle has changed.
@@ -104,28 +107,35 @@ func (f changed) diff(c *patch.Change, whole bool) *changed {
 		f.Notes = append(f.Notes, fmt.Sprintf("not shown as text: %d → %d bytes", size(c.Old), size(c.New)))
 		return &f
 	}
-	left := maxLines
+	left, most := maxLines, maxLine
+	if whole {
+		left, most = math.MaxInt, math.MaxInt
+	}
 	if size(c.Old)+size(c.New) > maxContent {
-		left = maxLines / 4
+		left /= 4
 	}
 	for _, h := range c.Hunks() {
-		show := len(h.Lines)
-		if !whole {
-			show = min(show, left)
-		}
+		show := min(len(h.Lines), left)
 		if f.Cut, left = f.Cut+len(h.Lines)-show, left-show; show > 0 {
-			f.Hunks = append(f.Hunks, hunkLines(h)[:show])
+			h.Lines = h.Lines[:show]
+			lines, long := hunkLines(h, most)
+			f.Hunks, f.Long = append(f.Hunks, lines), f.Long+long
 		}
 	}
 	return &f
 }
 
-func hunkLines(h patch.Hunk) (list []diffLine) {
+// hunkLines returns the lines with at most the given number of bytes each, and the number of shortened lines.
+func hunkLines(h patch.Hunk, most int) (list []diffLine, long int) {
 	old, now, pair := h.OldLine, h.NewLine, 0 // pair is the next line to compare
 	for i, l := range h.Lines {
 		row := diffLine{Old: old, New: now, Before: strings.TrimSuffix(l.Text, "\n")}
 		if !strings.HasSuffix(l.Text, "\n") {
 			row.After = " (no newline at the end of the file)"
+		}
+		if more := len(row.Before) - most; more > 0 {
+			row.Before, row.After = row.Before[:most], fmt.Sprintf(" (%d more bytes)%s", more, row.After)
+			long++
 		}
 		switch l.Op {
 		case patch.Deleted:
@@ -142,7 +152,7 @@ func hunkLines(h patch.Hunk) (list []diffLine) {
 			pair = i
 		}
 	}
-	return list
+	return list, long
 }
 
 // compare marks the difference between two lines.

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -14,11 +15,15 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-const runsPerPage = 50
+const (
+	runsPerPage = 50
+	maxName     = 200 // characters of a workflow's name
+)
 
 // runsPage is the data of runs.html.
 type runsPage struct {
@@ -95,7 +100,7 @@ func (s *Server) ofRun(tab string, serve func(http.ResponseWriter, *http.Request
 
 // runPage returns the layout's data for a page of a run.
 func runPage(h head, body any) page {
-	p := page{Title: h.Workflow + " " + sign(h.Shown()) + " " + h.ID, Nav: "runs", Body: body}
+	p := page{Title: sanitize.Cut(h.Workflow, maxName) + " " + sign(h.Shown()) + " " + h.ID, Nav: "runs", Body: body}
 	if h.Finished.IsZero() {
 		p.Events = "/events?run=" + url.QueryEscape(h.ID)
 	}
@@ -107,8 +112,8 @@ type timelinePage struct {
 	head
 	timeline
 	All     bool
-	NoTrace string // why there are no spans
-	Input   any
+	NoTrace string  // why there are no spans
+	Values  []value // input
 }
 
 func (s *Server) run(w http.ResponseWriter, r *http.Request, h head) error {
@@ -125,7 +130,9 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request, h head) error {
 	}
 	body.timeline = newTimeline(h, traces, talks, body.All, q.Get("at"), q.Get("from"))
 	if len(h.Entries) > 0 {
-		body.Input = h.Entries[0].Input
+		if h.Entries[0].Input != nil {
+			body.Values = []value{newValue("Input", jsonText(h.Entries[0].Input), rawURL(h.Entries[0], "entry"))}
+		}
 	}
 	return s.render(w, r, http.StatusOK, "run", runPage(h, body))
 }
@@ -196,17 +203,31 @@ func (s *Server) journal(w http.ResponseWriter, r *http.Request, h head) error {
 	return s.render(w, r, http.StatusOK, "journal", runPage(h, body))
 }
 
-// rawStep downloads a field of an entry: the output, or one stream of a command.
+// rawURL returns the URL of a download of rawStep.
+func rawURL(e workflow.Entry, field string) string {
+	return "/runs/" + url.PathEscape(e.RunID) + "/steps/" + strconv.FormatInt(e.Seq, 10) + "/" + field
+}
+
+// rawStep downloads an entry or a field of it: the output, or one stream of a command.
 func (s *Server) rawStep(w http.ResponseWriter, r *http.Request, h head) error {
 	field := r.PathValue("field")
 	for _, e := range h.Entries {
-		if strconv.FormatInt(e.Seq, 10) == r.PathValue("seq") && e.Has {
-			text := jsonText(e.Output)
-			if fields, _ := e.Output.(map[string]any); field == "stdout" || field == "stderr" {
-				text, _ = fields[field].(string)
-			}
-			return send(w, r, e.Step+"."+field, strings.NewReader(text))
+		if strconv.FormatInt(e.Seq, 10) != r.PathValue("seq") {
+			continue
+		}
+		fields, _ := e.Output.(map[string]any)
+		text, found := fields[field].(string)
+		switch {
+		case field == "entry":
+			text, found = jsonText(e), true
+		case field == "output" && e.Has:
+			text, found = jsonText(e.Output), true
+		case field != "stdout" && field != "stderr": // the link would choose the type of the file
+			found = false
+		}
+		if found {
+			return send(w, r, cmp.Or(e.Step, "run")+"."+field, strings.NewReader(text))
 		}
 	}
-	return app.Fail(app.ExitNotFound, errors.New("the step has no output"), "")
+	return app.Fail(app.ExitNotFound, errors.New("the step has no such output"), "")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/docker/go-units"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -22,8 +23,10 @@ var formats = template.FuncMap{
 	"add": func(a, b int) int { return a + b }, "age": age, "base": path.Base, "bytes": byteSize, "cost": cost,
 	"count": count, "json": jsonText, "milli": time.Time.UnixMilli, "plural": app.Counted, "seg": url.PathEscape,
 	"sign": sign, "step": stepID, "took": took, "usage": usageText,
-	"verdict": verdict,
-	"cut":     func(most int, s string) string { return sanitize.Cut(sanitize.Line(s), most) },
+	"verdict": verdict, "quote": hint.Quote,
+	"clip":  func(text string) value { return newValue("", text, "") },
+	"entry": func(e workflow.Entry) value { return cutValue("", jsonText(e), rawURL(e, "entry"), maxSaid) },
+	"cut":   func(most int, s string) string { return sanitize.Cut(sanitize.Line(s), most) },
 	"letter": func(kind string) string {
 		return map[string]string{"agent": "A", "model": "M", "tool": "T", "other": "S"}[kind]
 	},

@@ -292,10 +292,9 @@ func newPane(r row) *pane {
 }
 
 func (p *pane) addOutput(e workflow.Entry) {
-	at := fmt.Sprintf("/steps/%d/", e.Seq)
 	fields, _ := e.Output.(map[string]any)
 	if e.Type != workflow.TypeExec || fields == nil {
-		p.Values = []value{newValue("Output", jsonText(e.Output), at+"output")}
+		p.Values = []value{newValue("Output", jsonText(e.Output), rawURL(e, "output"))}
 		return
 	}
 	if code := fields["exit_code"]; code != nil {
@@ -304,7 +303,7 @@ func (p *pane) addOutput(e workflow.Entry) {
 	for _, name := range []string{"stderr", "stdout"} {
 		if text, _ := fields[name].(string); text != "" {
 			from := max(len(text)-maxShown, 0)
-			p.Streams = append(p.Streams, stream{name, outputLines(text[from:]), from, at + name})
+			p.Streams = append(p.Streams, stream{name, outputLines(text[from:]), from, rawURL(e, name)})
 		}
 	}
 }

@@ -662,8 +662,11 @@ func TestRuns(t *testing.T) {
 	if res := r.get(r.client, "/runs/run_none"); res.StatusCode != http.StatusNotFound {
 		t.Errorf("unknown run: %s", res.Status)
 	}
-	if got := text(t, r.get(r.client, "/runs/run_list07/steps/3/stdout")); got != "out" {
-		t.Errorf("download: %q", got)
+	for field, want := range map[string]string{"stdout": "out", "output": "{", "entry": "{", "setup.bat": "<!doctype"} {
+		got := strings.TrimSpace(text(t, r.get(r.client, "/runs/run_list07/steps/3/"+field)))
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("download of %s: %q", field, got)
+		}
 	}
 }
 
@@ -800,6 +803,18 @@ func TestLargeChange(t *testing.T) {
 	r.addRun("run_large", "wf", "out")
 	r.addResults("run_large", "/src", nil, patch.Tree{}, patch.Tree{"big.txt": file(strings.Repeat("x\n", 5000))})
 	want(t, r.page("/runs/run_large/changes"), "3000 more lines are not shown")
+	long := strings.Repeat("\u202e", 1<<17)
+	for i := range 2 {
+		r.addRun(fmt.Sprintf("run_long%d", i), long, long)
+	}
+	r.addResults("run_long0", "/src", nil, patch.Tree{"long": file(long)}, patch.Tree{"long": file(long + "x")})
+	want(t, r.page("/runs/run_long0/changes"), "2 long lines shortened", "(391169 more bytes)")
+	for _, at := range []string{"/runs", "/runs/run_long0", "/runs/run_long0?at=none", "/runs/run_long0/journal",
+		"/runs/run_long0/changes"} {
+		if n := len(r.page(at)); n > 1<<18 {
+			t.Errorf("%s has %d bytes", at, n)
+		}
+	}
 	if n := strings.Count(r.page("/runs/run_large/changes?file=0&whole=1"), `<tr class="add">`); n != 5000 {
 		t.Errorf("%d lines", n)
 	}
