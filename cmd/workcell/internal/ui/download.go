@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // Bounds of views and downloads.
@@ -76,7 +78,7 @@ func imageType(data []byte) string {
 func download(w http.ResponseWriter, name string) {
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	w.Header().Set("Content-Type", "application/octet-stream")
-	with := mime.FormatMediaType("attachment", map[string]string{"filename": strings.ToValidUTF8(path.Base(name), "_")})
+	with := mime.FormatMediaType("attachment", map[string]string{"filename": sanitize.Strip(path.Base(name))})
 	w.Header().Set("Content-Disposition", cmp.Or(with, "attachment"))
 }
 

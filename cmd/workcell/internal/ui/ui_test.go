@@ -6,6 +6,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,19 +19,23 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/iotest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
 	"golang.org/x/net/html"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/ui"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/httpguard"
 	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
@@ -240,11 +245,13 @@ func (r *rig) addRun(id, name, output string) {
 }
 
 // addResults adds outputs, and a patch from before to after.
-func (r *rig) addResults(id, dir string, outputs, before, after patch.Tree) {
+func (r *rig) addResults(id, dir string, outputs, before, after patch.Tree, omitted ...patch.Conflict) {
 	r.t.Helper()
 	kept, err := r.app.RunFiles()
 	if err == nil {
-		err = kept.Save(id, runfiles.Made{Workspace: dir, Outputs: outputs, Patch: patch.Compare(before, after)})
+		p := patch.Compare(before, after)
+		p.Omitted = omitted
+		err = kept.Save(id, runfiles.Made{Workspace: dir, Outputs: outputs, Patch: p})
 	}
 	checktest.Must(r.t, err)
 }
@@ -539,16 +546,27 @@ func TestHostileText(t *testing.T) {
 		r.addRun("run_text", words, strings.Repeat("line\n", 2)+words)
 		plain := strings.NewReplacer("\x00", "", "\xff", "", "\xfe", "").Replace(words) // otherwise it is binary
 		tree := patch.Tree{name + "é.txt": file("one\n" + plain + "\n"), "b.svg": file("<svg onload=alert(1)>" + plain)}
-		r.addResults("run_text", "/src/"+name, tree, patch.Tree{name + "é.txt": file("one\ntwo\n")}, tree)
-		for _, at := range []string{
+		tree["javascript:alert(1)\r\nX-Y: "+name] = patch.NewLink([]byte(words))
+		r.addResults("run_text", "/src/"+name, tree, patch.Tree{name + "é.txt": file("one\ntwo\n")}, tree,
+			patch.Conflict{Path: words, Reason: words})
+		r.addTrace("run_text", words)
+		r.add("run_'$(x)"+name, workflow.Entry{Kind: workflow.EventRunStarted, Workflow: words},
+			workflow.Entry{Kind: workflow.EventStepStarted, Path: plain, Step: plain, Type: workflow.TypeExec, Agent: words,
+				Visit: 1, Attempt: 1, Checkpoint: &workflow.Checkpoint{}})
+		for i, at := range []string{
 			"/runs", "/runs?workflow=" + url.QueryEscape(words) + "&q=exit", "/runs/run_text", "/runs/run_text?at=test@1.1",
 			"/runs/run_text/changes", "/runs/run_text/changes?file=1",
 			"/runs/run_text/files?file=b.svg", "/runs/run_text/journal", "/login?t=" + "%3Cscript%3E",
+			"/runs/run_text?all=1", "/runs/run_text?all=1&at=0000000000000002", "/runs/run_text/changes?file=2",
+			"/runs/" + url.PathEscape("run_'$(x)"+name),
+			"/runs/" + url.PathEscape("run_'$(x)"+name) + "?at=" + url.QueryEscape(plain+"@1.1"),
+			"/runs/run_text/files?file=" + url.QueryEscape(words), "/runs/" + url.PathEscape(words), "/runs/run_text/apply",
 		} {
 			res := r.get(r.client, at)
 			body := text(t, res)
-			key := at[:min(len(at), 14)] + at[max(0, len(at)-6):]
-			pages[key] = append(pages[key], shape(t, body))
+			pages[strconv.Itoa(i)] = append(pages[strconv.Itoa(i)], shape(t, body))
+			labels(t, at, body)
+			local(t, at, body)
 			for _, c := range body {
 				if c < ' ' && c != '\n' && c != '\t' || c == 0x7f || c == '\u202e' || c == '\u2066' || c == '\u200b' {
 					t.Errorf("%s contains %U", at, c)
@@ -564,6 +582,11 @@ func TestHostileText(t *testing.T) {
 			!strings.Contains(res.Header.Get("Content-Security-Policy"), "sandbox") {
 			t.Errorf("an SVG image has the headers %v", res.Header)
 		}
+		res = r.get(r.client, "/runs/run_text/raw/"+url.PathEscape("javascript:alert(1)\r\nX-Y: "+name))
+		if res.StatusCode != http.StatusOK || res.Header.Get("X-Y") != "" || text(t, res) != words ||
+			strings.Contains(res.Header.Get("Content-Disposition"), "%E2%80%AE") {
+			t.Errorf("a file with a hostile name: %s %v", res.Status, res.Header)
+		}
 	}
 	for at, shapes := range pages {
 		a := strings.ReplaceAll(shapes[0], "<span class>\n", "")
@@ -572,6 +595,48 @@ func TestHostileText(t *testing.T) {
 			t.Errorf("the elements of %s depend on the text:\n%s", at, diff)
 		}
 	}
+}
+
+// local verifies that a page has links only to this server, and commands to copy are words of a shell.
+func local(t *testing.T, at, page string) {
+	t.Helper()
+	for n := range parsed(t, page).Descendants() {
+		for _, a := range n.Attr {
+			switch a.Key {
+			case "href", "src", "action":
+				u, err := url.Parse(a.Val)
+				if err != nil || u.Scheme+u.Host != "" || strings.HasPrefix(u.Path, "//") ||
+					!strings.ContainsAny(a.Val[:1], "/?#") {
+					t.Errorf("%s leads to %q", at, a.Val)
+				}
+			case "data-copy":
+				if strings.Contains(strings.ReplaceAll(a.Val, `'run_'\''$(x)`, ""), "$(x)") {
+					t.Errorf("%s has the command %s", at, a.Val)
+				}
+			}
+		}
+	}
+}
+
+// addTrace adds a trace with a span below the step of addRun.
+func (r *rig) addTrace(id, words string) {
+	r.t.Helper()
+	type attr = map[string]any
+	var attrs []attr
+	for key, value := range map[attribute.Key]string{
+		telemetry.KeyStepPath: "test", telemetry.KeyVisit: "1", telemetry.KeyAttempt: "1",
+	} {
+		attrs = append(attrs, attr{"key": key, "value": attr{"stringValue": value}})
+	}
+	trace := strings.Repeat("1", 32)
+	spans := []attr{
+		{"traceId": trace, "spanId": "0000000000000001", "name": telemetry.SpanWorkflowStep, "attributes": attrs},
+		{"traceId": trace, "spanId": "0000000000000002", "parentSpanId": "0000000000000001", "name": words,
+			"attributes": []attr{{"key": words, "value": attr{"stringValue": words}}}, "events": []attr{{"name": words}}},
+	}
+	raw, err := json.Marshal(attr{"resourceSpans": []attr{{"scopeSpans": []attr{{"spans": spans}}}}})
+	kept, dirErr := r.app.RunFiles()
+	checktest.Must(r.t, errors.Join(err, dirErr, os.WriteFile(kept.Of(id, runtrace.FileName), raw, 0o600)))
 }
 
 // TestHeaders verifies the headers to keep pages apart, the absence of inline code and styles, and the small size of
