@@ -1,6 +1,9 @@
 package ui
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -37,6 +40,7 @@ type changesPage struct {
 	Result  *patch.Result // of applying the changes, or of the preview
 	Done    bool
 	Failed  string
+	Seen    string // digest of the changes and their directory
 }
 
 // changed is a changed file. Only the selected file has lines.
@@ -207,11 +211,27 @@ func (s *Server) applied(
 		err := fmt.Errorf("the changes of run %s cannot be applied here", body.ID)
 		return app.Fail(app.ExitConflict, err, "run `workcell runs apply "+body.ID+" DIR`")
 	}
+	body.Seen = body.digest()
+	if seen := r.PostFormValue("seen"); seen != "" && seen != body.Seen {
+		err := fmt.Errorf("the changes of run %s have changed since the preview", body.ID)
+		return app.Fail(app.ExitConflict, err, "open the preview again")
+	}
 	res, err := do(body.Patch, body.Dir)
 	if body.Result, body.Done = &res, r.Method == http.MethodPost; err != nil {
 		body.Failed = err.Error()
 	}
 	return s.render(w, r, http.StatusOK, "apply", page{Title: "Apply changes", Nav: "runs", Body: body})
+}
+
+// digest returns a digest of the changes and their directory, to apply only changes that a page has shown.
+func (p *changesPage) digest() string {
+	sum := sha256.New()
+	enc := json.NewEncoder(sum)
+	_ = enc.Encode(p.Dir) // never fails
+	for _, c := range p.Patch.Changes {
+		_ = enc.Encode(c)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 // filesPage is the data of files.html.

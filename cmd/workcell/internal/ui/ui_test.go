@@ -827,7 +827,20 @@ func TestApply(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "added.txt")); err == nil {
 		t.Fatal("the preview has written a file")
 	}
-	done := text(t, r.do(r.client, http.MethodPost, "/runs/run_apply/apply"))
+	_, seen, _ := strings.Cut(plan, `name="seen" value="`)
+	seen, _, _ = strings.Cut(seen, `"`)
+	r.addResults("run_apply", dir, nil, before, patch.Tree{"cart.py": file("other\n")})
+	if res := r.do(r.client, http.MethodPost, "/runs/run_apply/apply", func(req *http.Request) {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req.Body = io.NopCloser(strings.NewReader("seen=" + seen))
+	}); res.StatusCode != http.StatusConflict {
+		t.Errorf("other changes than in the preview: %s", res.Status)
+	}
+	r.addResults("run_apply", dir, nil, before, after)
+	done := text(t, r.do(r.client, http.MethodPost, "/runs/run_apply/apply", func(req *http.Request) {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req.Body = io.NopCloser(strings.NewReader("seen=" + seen))
+	}))
 	want(t, done, "added.txt written", "both.txt left alone", "cart.py written")
 	for name, content := range map[string]string{"added.txt": "hello\n", "both.txt": "mine\n", "cart.py": "a\nB\nc\n"} {
 		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != content {
