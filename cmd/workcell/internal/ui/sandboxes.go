@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -319,6 +320,7 @@ func (s *Server) execEvents(w http.ResponseWriter, r *http.Request) error {
 				return nil // the client has gone, or connects again
 			}
 			req = sandbox.ReadRequest{SinceSeq: res.NextSeq, Wait: keepAlive}
+			bound.Pause(e.ctx, pollEntries) // each event repeats the unfinished lines
 		}
 	})
 }

@@ -91,7 +91,7 @@ type cell struct {
 }
 
 // maxCells is the maximum length of a line. The rest is on the next line.
-const maxCells = 64 << 10
+const maxCells = 8 << 10
 
 // screen converts output of a program to lines. It applies colors, carriage returns, and backspaces. Every other
 // control character is text. The zero value is an empty screen.

@@ -45,7 +45,7 @@ func TestScreen(t *testing.T) {
 // TestLongLine verifies that output without line feeds does not become one line of any length.
 func TestLongLine(t *testing.T) {
 	t.Parallel()
-	if lines := ui.Screen(strings.Repeat("x", 1<<20)); len(lines) != 16 || len(lines[0]) != 64<<10 {
+	if lines := ui.Screen(strings.Repeat("x", 1<<20)); len(lines) != 128 || len(lines[0]) != 8<<10 {
 		t.Errorf("%d lines, the first has %d bytes", len(lines), len(lines[0]))
 	}
 }
