@@ -69,7 +69,7 @@ func TestUISandboxes(t *testing.T) {
 		checktest.Must(t, err)
 		return res.ExecID
 	}
-	exec("mkdir dir; printf 'text\\n' >'dir/a b.txt'; printf '<svg onload=x>' >i.svg")
+	exec("mkdir dir tmp; printf 'text\\n' >'dir/a b.txt'; printf '<svg onload=x>' >i.svg; echo out >/tmp/f; echo in >tmp/f")
 	id := exec("printf '\\033[32mgreen\\033[0m <b>\\n'; printf '\\033]0;title\\007last' >&2")
 	c, at, stop := u.serveUI()
 	defer stop()
@@ -84,6 +84,8 @@ func TestUISandboxes(t *testing.T) {
 		"/sandboxes/" + s.ID() + "/files?file=dir/a+b.txt": {"<pre>text\n</pre>"},
 		"/sandboxes/" + s.ID() + "/files?file=i.svg":       {"&lt;svg onload=x&gt;"},
 		"/sandboxes/" + s.ID() + "/raw/dir/a%20b.txt":      {"text\n"},
+		"/sandboxes/" + s.ID() + "/files?file=/tmp/f":      {"/raw/%2Ftmp%2Ff"},
+		"/sandboxes/" + s.ID() + "/raw/%2Ftmp%2Ff":         {"out\n"},
 		"/sandboxes?run=none":                              {"This run has no sandboxes."},
 	} {
 		page := u.fetch(c, at+path)

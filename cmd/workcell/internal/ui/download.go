@@ -53,7 +53,9 @@ func viewFile(
 		parts[i] = url.PathEscape(p)
 	}
 	v := &fileView{Name: name, Size: size, From: from, To: from + int64(len(data)), Prev: max(from-piece, 0)}
-	v.Raw = raw + strings.Join(parts, "/")
+	if v.Raw = raw + strings.Join(parts, "/"); path.IsAbs(name) {
+		v.Raw = raw + url.PathEscape(name) // the server would merge two slashes
+	}
 	switch {
 	case from == 0 && size <= maxImage && imageType(data) != "":
 		v.IsImage = true
