@@ -34,6 +34,19 @@ async function refresh() {
   }, wait);
 }
 
+// If the questions change, their buttons work only after a moment, because a click may be meant for another question.
+let asked = null, timer = 0;
+
+function settle() {
+  const now = [...document.querySelectorAll(".question")].map((q) => q.id).join();
+  if (asked === now) return;
+  asked = now;
+  const rest = (off) => document.querySelectorAll(".question button").forEach((b) => { b.disabled = off; });
+  rest(true);
+  clearTimeout(timer);
+  timer = setTimeout(rest, 500, false);
+}
+
 function show(next) {
   document.title = next.title;
   const waiting = next.getElementById("waiting");
@@ -41,7 +54,7 @@ function show(next) {
   Idiomorph.morph(main(), next.getElementById("main"), {
     morphStyle: "outerHTML", ignoreActiveValue: true,
     callbacks: {
-      beforeAttributeUpdated: (name, node) => !(name === "open" && node.localName === "details"),
+      beforeAttributeUpdated: (name, node) => !(name === "open" && node.localName === "details") && !(name === "disabled" && node.closest(".question")),
       beforeNodeMorphed: (node, next) => {
         if (!node.matches?.("table.diff")) return node.localName !== "wc-output" && node.name !== "note";
         if (!node.isEqualNode(next)) node.replaceChildren(...next.childNodes); // for 30,000 lines, a morph takes minutes
@@ -49,6 +62,7 @@ function show(next) {
       },
     },
   });
+  settle();
   mark();
   listen();
 }
@@ -226,5 +240,6 @@ customElements.define("wc-output", class extends HTMLElement {
   }
 });
 
+settle();
 mark();
 listen();
