@@ -100,6 +100,12 @@ func TestInbox(t *testing.T) {
 			t.Errorf("%s: %+v, %v", answer.verb, list, err)
 		}
 	}
+	deep := strings.Repeat(`["\"[",`, 280) + "1" + strings.Repeat("]", 280)
+	r.ask("question_deep", "run_waits", "", deep, time.Hour)
+	if page := r.page("/inbox"); !strings.Contains(visible(t, page), deep) || len(page) > 64<<10 {
+		t.Errorf("a page of %d bytes for deep arguments", len(page))
+	}
+	checktest.Must(t, errorOf(r.app.Answer(t.Context(), r.journal, "question_deep", hosttools.Decision{}, "x")))
 	// From the page of the run, and with a token.
 	r.ask("question_run", "run_waits", "", "{}", time.Hour)
 	if _, page := r.post(r.client, "/inbox/question_run/allow?back=1", ""); !strings.Contains(page, "<h1>pay</h1>") {

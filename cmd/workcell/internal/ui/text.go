@@ -89,13 +89,38 @@ func usageText(u *workflow.Usage) string {
 	return text
 }
 
+// maxDepth is the maximum depth of indented JSON, because the size of the indentation is quadratic in the depth.
+const maxDepth = 32
+
 func jsonText(v any) string {
 	var b bytes.Buffer
 	raw, err := sanitize.JSON(v)
+	if err == nil && depth(raw) > maxDepth {
+		return string(raw)
+	}
 	if err = cmp.Or(err, json.Indent(&b, raw, "", "  ")); err != nil {
 		return "cannot show the value: " + err.Error()
 	}
 	return b.String()
+}
+
+// depth returns the depth of valid JSON.
+func depth(raw []byte) (most int) {
+	at, quoted := 0, false
+	for i := 0; i < len(raw); i++ {
+		switch c := raw[i]; {
+		case c == '"':
+			quoted = !quoted
+		case quoted && c == '\\':
+			i++
+		case !quoted && (c == '[' || c == '{'):
+			at++
+			most = max(most, at)
+		case !quoted && (c == ']' || c == '}'):
+			at--
+		}
+	}
+	return most
 }
 
 // sign returns the character for a state, to distinguish states without colors.
