@@ -36,7 +36,7 @@ const canary = "c4n4ry/T0ken+0123456789"
 const cookie, part = "c00kie-0123456789", "p4rt-0123456789"
 
 var credentials = map[string]string{
-	"Authorization": "Bearer " + canary, "Cookie": "lang=en; sessionid=" + cookie, "X-Token": `token="` + part + `"`,
+	"Authorization": "Bearer " + canary + " ", "Cookie": "lang=en; sessionid=" + cookie, "X-Token": `token="` + part + `"`,
 }
 
 // rig is a sandbox's connection to two services, "api" and "other", of which it uses one.
@@ -295,7 +295,7 @@ func TestRequestHeaders(t *testing.T) {
 		t.Fatalf("%d, %q", res.StatusCode, r.body)
 	}
 	for name, value := range credentials {
-		want.Set(name, value)
+		want.Set(name, strings.TrimSpace(value))
 	}
 	want.Set("X-Api-Version", "7")
 	want.Set("Accept-Encoding", "identity")
@@ -345,8 +345,13 @@ func TestAnswers(t *testing.T) {
 		{"parts of headers", quote(cookie + "/" + part), 200, "<[key]/[key]>"},
 		{"the name of a cookie", quote("sessionid"), 200, "<sessionid>"},
 		{"in URL encoding", quote(url.QueryEscape(canary)), 200, "<[key]>"},
+		{"in lower case", quote(strings.ToLower(url.QueryEscape("/+")) + strings.Replace(canary, "+", "%2b", 1)), 200, "<%2f%2b[key]>"},
 		{"in base64", quote(base64.StdEncoding.EncodeToString([]byte(canary))), 200, "<[key]"},
+		{"in base64 after a byte", quote(base64.StdEncoding.EncodeToString([]byte("~" + canary + "~~"))), 200, "<fm[key]fn4=>"},
+		{"in base64 after two bytes", quote(base64.StdEncoding.EncodeToString([]byte("~~" + canary + "~"))), 200, "<fn5[key]X4=>"},
 		{"in JSON", quote(strings.ReplaceAll(canary, "/", `\/`)), 200, "<[key]>"},
+		{"in JSON with codes", quote(strings.ReplaceAll(canary, "+", `\u002B`)), 200, "<[key]>"},
+		{"in HTML", quote(strings.ReplaceAll(canary, "+", "&#43;")), 200, "<[key]>"},
 		{"compressed", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Encoding", "gzip") }, 502, "compressed"},
 		{"an early hint", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("X-Early", canary)

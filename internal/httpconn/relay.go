@@ -3,7 +3,6 @@ package httpconn
 import (
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"io"
 	"log"
 	"maps"
@@ -92,19 +91,21 @@ func EndWith(ctx context.Context, w http.ResponseWriter) (stop func() bool) {
 const MinSecret = 8
 
 // Secrets returns the values of headers with credentials, and parts of these values, in the forms in which a server may
-// quote them: unchanged, without their scheme, and encoded. The password of the scheme Basic and the values of cookies
-// count too.
+// quote them: unchanged, without their scheme, and in base64, which can encode a longer text. The password of the scheme
+// Basic and the values of cookies count too.
 func Secrets(headers http.Header, parts ...string) sanitize.Secrets {
 	var words []string
 	add := func(text string) {
-		if len(text) < MinSecret {
+		if text = strings.TrimSpace(text); len(text) < MinSecret { // space around a value is not sent
 			return
 		}
-		quoted, _ := json.Marshal(text) // text cannot fail
-		words = append(words, text, url.QueryEscape(text), url.PathEscape(text), strings.Trim(string(quoted), `"`),
-			strings.ReplaceAll(text, "/", `\/`),
-			strings.TrimRight(base64.StdEncoding.EncodeToString([]byte(text)), "="),
-			strings.TrimRight(base64.URLEncoding.EncodeToString([]byte(text)), "="))
+		words = append(words, text)
+		for before := range 3 { // bytes before text, modulo 3; the characters at both ends depend on other bytes
+			for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+				encoded := encoding.EncodeToString(append(make([]byte, before), text...))
+				words = append(words, encoded[(before*8+5)/6:(before+len(text))*8/6])
+			}
+		}
 	}
 	for _, c := range (&http.Request{Header: headers}).Cookies() {
 		add(c.Value)
@@ -115,9 +116,9 @@ func Secrets(headers http.Header, parts ...string) sanitize.Secrets {
 	for _, values := range headers {
 		for _, v := range values {
 			add(v)
-			scheme, text, _ := strings.Cut(v, " ")
+			scheme, text, _ := strings.Cut(strings.TrimSpace(v), " ")
 			if add(text); strings.EqualFold(scheme, "basic") {
-				pair, _ := base64.StdEncoding.DecodeString(text) // then there is no password
+				pair, _ := base64.StdEncoding.DecodeString(strings.TrimSpace(text)) // then there is no password
 				_, password, _ := strings.Cut(string(pair), ":")
 				add(string(pair))
 				add(password)

@@ -3,30 +3,78 @@ package sanitize
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"html"
 	"io"
+	"slices"
 	"strings"
+	"unicode"
 )
 
 // Secrets replaces secrets in text or in a stream. It replaces each byte of each occurrence, even if occurrences
-// overlap or several secrets start with the same bytes. The zero value replaces nothing.
+// overlap or several secrets start with the same bytes. Characters other than letters and digits can be escaped for
+// URLs, JSON, or HTML. The zero value replaces nothing.
 type Secrets struct {
-	words   [][]byte
-	begin   [256]bool // first bytes of words
-	longest int       // bytes of the longest word
-	lines   bool      // a word contains a line feed
+	words   map[byte][][]byte // by the first byte of an occurrence
+	begin   [256]bool         // first bytes of occurrences
+	longest int               // bytes of the longest occurrence
+	lines   bool              // a word contains a line feed
 	with    []byte
 }
 
 // NewSecrets returns a Secrets that replaces words by with. It ignores empty words.
 func NewSecrets(with string, words ...string) Secrets {
-	s := Secrets{with: []byte(with)}
+	s := Secrets{words: map[byte][][]byte{}, with: []byte(with)}
 	for _, w := range words {
-		if w != "" {
-			s.words, s.begin[w[0]] = append(s.words, []byte(w)), true
-			s.longest, s.lines = max(s.longest, len(w)), s.lines || strings.Contains(w, "\n")
+		if w == "" {
+			continue
 		}
+		for _, form := range spellings[w[0]] {
+			if list := s.words[form[0]]; len(list) == 0 || string(list[len(list)-1]) != w {
+				s.words[form[0]], s.begin[form[0]] = append(list, []byte(w)), true
+			}
+		}
+		most := 0
+		for _, c := range []byte(w) {
+			most += len(spellings[c][0])
+		}
+		s.longest, s.lines = max(s.longest, most), s.lines || strings.Contains(w, "\n")
 	}
 	return s
+}
+
+// spellings are the forms of each byte in answers, the longest first. Only the characters that encoders change have
+// more than one.
+var spellings = func() (list [256][]string) {
+	for i := range list {
+		raw := string([]byte{byte(i)})
+		list[i] = []string{raw}
+		if i >= 0x20 && i < 0x7f && !unicode.IsLetter(rune(i)) && !unicode.IsDigit(rune(i)) {
+			for _, form := range []string{"%%%02x", "%%%02X", `\u%04x`, `\u%04X`, "&#%d;", "&#%03d;", "&#x%x;", "&#x%X;", `\%c`} {
+				list[i] = append(list[i], fmt.Sprintf(form, i))
+			}
+			list[i] = append(list[i], html.EscapeString(raw))
+		}
+		slices.SortStableFunc(list[i], func(a, b string) int { return len(b) - len(a) })
+	}
+	return list
+}()
+
+// occurrence returns the length of a word in any spelling at the start of text; zero for another text.
+func occurrence(text, word []byte) (n int) {
+	if bytes.HasPrefix(text, word) {
+		return len(word)
+	}
+	for _, c := range word {
+		i := slices.IndexFunc(spellings[c], func(form string) bool {
+			return len(text)-n >= len(form) && string(text[n:n+len(form)]) == form
+		})
+		if i < 0 {
+			return 0
+		}
+		n += len(spellings[c][i])
+	}
+	return n
 }
 
 // Replace returns text with the secrets replaced.
@@ -60,9 +108,9 @@ func (p *passing) push(part []byte, last bool) []byte {
 	var out []byte
 	for i := range until {
 		if p.s.begin[p.rest[i]] {
-			for _, w := range p.s.words {
-				if bytes.HasPrefix(p.rest[i:], w) {
-					p.hidden = max(p.hidden, i+len(w))
+			for _, w := range p.s.words[p.rest[i]] {
+				if n := occurrence(p.rest[i:], w); n > 0 {
+					p.hidden = max(p.hidden, i+n)
 				}
 			}
 		}

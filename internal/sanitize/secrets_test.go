@@ -13,10 +13,12 @@ import (
 
 func TestSecrets(t *testing.T) {
 	t.Parallel()
-	s := sanitize.NewSecrets("[x]", "abcdefgh", "abcdefghXYZ", "", "efghijkl", "zzz")
+	s := sanitize.NewSecrets("[x]", "abcdefgh", "abcdefghXYZ", "", "efghijkl", "zzz", "a/b+c==", `/\\`)
 	for in, want := range map[string]string{
 		"": "", "none": "none", "abcdefgh": "[x]", "-abcdefghXYZ-": "-[x]-", "abcdefghijkl!": "[x]!", "abcdefgh abcdefgh": "[x] [x]",
 		"abcdefg": "abcdefg", "abcabcdefgh": "abc[x]", "zzzzz.": "[x].", "abcdefghXYabcdefgh": "[x]XY[x]",
+		"-a%2fb%2Bc%3D=-": "-[x]-", `-a\/b\u002bc\u003d\u003D-`: "-[x]-", "-a&#x2F;b&#43;c&#x3d;=-": "-[x]-", "a%2fb%2": "a%2fb%2", `a%2fb%252bc==`: `a%2fb%252bc==`,
+		`-/\\-%2f\\\\-%2F\u005c\\-`: "-[x]-[x]-[x]-",
 	} {
 		if got := s.Replace(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
