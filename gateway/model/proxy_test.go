@@ -496,7 +496,7 @@ func TestProviderFails(t *testing.T) {
 		{401, 403, nil, "anthropic refused the operator's key or the request"},
 		{403, 403, nil, "anthropic refused the operator's key or the request"},
 		{302, 502, http.Header{"Location": {"http://169.254.169.254/"}}, "anthropic is unreachable or sent an invalid response"},
-		{200, 502, http.Header{"Content-Encoding": {"gzip"}}, "anthropic is unreachable or sent an invalid response"},
+		{200, 502, http.Header{"Content-Encoding": {"", "gzip"}}, "anthropic is unreachable or sent an invalid response"},
 		{200, 502, http.Header{"Content-Type": {"text/html; charset=utf-8"}}, "anthropic is unreachable or sent an invalid response"},
 		{429, 429, http.Header{"Retry-After": {"7"}, "Request-Id": {realKey}}, "account 42 has no key [key]"},
 		{529, 529, http.Header{"X-Ratelimit-Key": {"of " + realKey}}, "account 42 has no key [key]"},

@@ -240,7 +240,7 @@ func (x *exchange) answer(res *http.Response) error {
 		return fmt.Errorf("unexpected status %d", res.StatusCode)
 	case res.StatusCode < 300 && mediaType(res) == "text/html":
 		return errors.New("an HTML page instead of an answer") // some clients would retry endlessly
-	case res.Header.Get("Content-Encoding") != "":
+	case strings.Join(res.Header["Content-Encoding"], "") != "":
 		return errors.New("an answer with a Content-Encoding, which cannot be metered")
 	}
 	h := http.Header{}

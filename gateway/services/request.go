@@ -245,7 +245,7 @@ func (x *exchange) rewrite(in *http.Request) (*url.URL, http.Header) {
 func (x *exchange) answer(res *http.Response) error {
 	x.span.SetAttributes(semconv.HTTPStatus.Int(res.StatusCode))
 	most := x.s.g.o.Limits.AnswerBytes
-	switch encoding := res.Header.Get("Content-Encoding"); {
+	switch encoding := strings.Join(res.Header["Content-Encoding"], ","); {
 	case res.StatusCode < 200:
 		return fmt.Errorf("unexpected status %d", res.StatusCode)
 	case encoding != "" && !strings.EqualFold(encoding, "identity"):
@@ -258,7 +258,7 @@ func (x *exchange) answer(res *http.Response) error {
 	h := http.Header{}
 	for name, values := range res.Header {
 		_, own := x.key[name]
-		if own || stays.MatchString(name) || x.secrets.Replace(strings.ToLower(name)) != strings.ToLower(name) {
+		if own || stays.MatchString(name) || x.secrets.InName(name) {
 			continue
 		}
 		for _, v := range values {
@@ -292,7 +292,8 @@ func (x *exchange) location(res *http.Response, text string) (string, *refusal) 
 	below, inside := strings.CutPrefix(cmp.Or(to.EscapedPath(), "/"), base+"/")
 	clean, problem := rules.ServicePath("/" + below)
 	if to.Scheme != x.URL.Scheme || to.Host != x.URL.Host || to.User != nil || !inside || problem != "" {
-		advice := "The service redirects to " + sanitize.Clip(to.Hostname()) + ", which is not part of it. " +
+		host := sanitize.Clip(x.secrets.Replace(to.Hostname()))
+		advice := "The service redirects to " + host + ", which is not part of it. " +
 			"The operator can define another service for it."
 		return "", refuse(http.StatusBadGateway, "services: redirect", advice, "%s redirects to another address", x.Name)
 	}

@@ -33,7 +33,7 @@ import (
 const canary = "c4n4ry/T0ken+0123456789"
 
 // credentials are the operator's headers. cookie and part are credentials within them.
-const cookie, part = "c00kie-0123456789", "p4rt-0123456789"
+const cookie, part = "C00kie-0123456789", "p4rt-0123456789"
 
 var credentials = map[string]string{
 	"Authorization": "Bearer " + canary + " ", "Cookie": "lang=en; sessionid=" + cookie, "X-Token": `token="` + part + `"`,
@@ -352,6 +352,10 @@ func TestAnswers(t *testing.T) {
 		{"in JSON", quote(strings.ReplaceAll(canary, "/", `\/`)), 200, "<[key]>"},
 		{"in JSON with codes", quote(strings.ReplaceAll(canary, "+", `\u002B`)), 200, "<[key]>"},
 		{"in HTML", quote(strings.ReplaceAll(canary, "+", "&#43;")), 200, "<[key]>"},
+		{"in the name of a header", header("X-"+cookie, "x"), 302, "!X-C"},
+		{"in the name of a host", redirect("https://" + cookie + ".evil.example/"), 502, "redirects to [key].evil.example, which"},
+		{"in a query in lower case", redirect("/base/v1/repos/b?x=" + strings.ToLower(url.QueryEscape("/")) + url.QueryEscape(canary)), 302, "?x=%2f[key]\r\n"},
+		{"compressed at last", func(w http.ResponseWriter, _ *http.Request) { w.Header()["Content-Encoding"] = []string{"", "gzip"} }, 502, "compressed"},
 		{"compressed", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Encoding", "gzip") }, 502, "compressed"},
 		{"an early hint", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("X-Early", canary)

@@ -83,8 +83,21 @@ func (s Secrets) Replace(text string) string {
 	return string(p.push([]byte(text), true))
 }
 
-// Reader returns a reader that reads from r and replaces the secrets. It holds back the end of the last line, as long
-// as a secret, whether or not it looks like one. Otherwise, the sizes of the parts would tell a secret byte by byte to a
+// InName reports whether the name of a header contains a secret, in upper or lower case.
+func (s Secrets) InName(name string) bool {
+	name = strings.ToLower(name)
+	for _, list := range s.words {
+		for _, w := range list {
+			if strings.Contains(name, strings.ToLower(string(w))) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Reader returns a reader that reads from r and replaces the secrets. It holds back the end of the last line, as long as
+// a secret, whether or not it looks like one. Otherwise, the sizes of the parts would tell a secret byte by byte to a
 // program that chooses the text. If r fails, this end is lost, because it can be a part of a secret.
 func (s Secrets) Reader(r io.ReadCloser) io.ReadCloser {
 	return &secretsReader{ReadCloser: r, p: passing{s: s}}
