@@ -3,9 +3,11 @@ package rules
 import (
 	"encoding/hex"
 	"fmt"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sanitize"
@@ -59,8 +61,8 @@ func serviceProblems(uses []ServiceUse) (found hint.Problems) {
 	return found
 }
 
-// ServiceRule allows requests to a service: a method, or * for any, and a path. In the path, * is one segment, and **
-// at the end is any number of segments. GET allows HEAD.
+// ServiceRule allows requests to a service: a method, or * for any except CONNECT and TRACE, and a path. In the path, *
+// is one segment, and ** at the end is any number of segments. GET allows HEAD.
 type ServiceRule struct {
 	text, method string
 	path         []string // segments
@@ -78,7 +80,7 @@ func ParseServiceRule(text string) (r ServiceRule, _ *hint.Problem) {
 	switch {
 	case !ok || !strings.HasPrefix(raw, "/"):
 		return refuse("write a method and a path, for example GET /repos/**")
-	case method == "CONNECT" || method == "TRACE":
+	case unsupported(method):
 		return refuse("the methods CONNECT and TRACE are not supported")
 	case !serviceMethod.MatchString(method):
 		return refuse("write the method in upper case, for example GET, or * for all methods")
@@ -96,11 +98,16 @@ func ParseServiceRule(text string) (r ServiceRule, _ *hint.Problem) {
 	return r, nil
 }
 
+// unsupported reports whether servers answer a method with a tunnel, or with the request and its credentials.
+func unsupported(method string) bool {
+	return slices.Contains([]string{"CONNECT", "TRACE", "TRACK"}, strings.ToUpper(method))
+}
+
 func segments(path string) []string { return strings.Split(path[1:], "/") }
 
 // Match reports whether the rule allows a request. The path is as ServicePath returns it.
 func (r ServiceRule) Match(method, path string) bool {
-	if r.method != "*" && r.method != method && (r.method != "GET" || method != "HEAD") {
+	if unsupported(method) || r.method != "*" && r.method != method && (r.method != "GET" || method != "HEAD") {
 		return false
 	}
 	got := segments(path)
@@ -117,7 +124,7 @@ func (r ServiceRule) Match(method, path string) bool {
 
 // ServicePath returns the only spelling of a path in which it is compared and sent on, or what is wrong with it. It
 // accepts no path that a server could read as another path: no dot segments, no empty segments, and no slash,
-// backslash, dot, percent sign, semicolon, or control character in encoded form.
+// backslash, dot, percent sign, semicolon, or control character in encoded form, not even in overlong UTF-8.
 func ServicePath(raw string) (path, problem string) {
 	if !strings.HasPrefix(raw, "/") {
 		return "", "begin the path with /"
@@ -147,6 +154,9 @@ func ServicePath(raw string) (path, problem string) {
 		}
 	}
 	path = b.String()
+	if decoded, _ := url.PathUnescape(path); !utf8.ValidString(decoded) { // the loop has checked the encoding
+		return "", "encode the path as UTF-8"
+	}
 	list := segments(path)
 	for i, s := range list {
 		if s == "." || s == ".." || s == "" && i < len(list)-1 {
