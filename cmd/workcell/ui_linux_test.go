@@ -19,6 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
+var localNames = regexp.MustCompile(`\bworkcell-[0-9a-f]{16}\.localhost\b`)
+
 // serveUI starts `workcell ui` and returns a client after the login. at is the server's URL.
 func (u user) serveUI(args ...string) (c *http.Client, at string, stop func()) {
 	cmd := u.command(append([]string{"ui", "--no-open", "--listen", "127.0.0.1:0"}, args...)...)
@@ -30,7 +32,7 @@ func (u user) serveUI(args ...string) (c *http.Client, at string, stop func()) {
 	jar, _ := cookiejar.New(nil) // never fails
 	c = &http.Client{Jar: jar}
 	link, err := url.Parse(strings.TrimSpace(line))
-	if err != nil || link.Hostname() != "workcell.localhost" {
+	if err != nil || !localNames.MatchString(link.Hostname()) {
 		u.t.Fatalf("link %q: %v", line, err)
 	}
 	link.Host = "127.0.0.1:" + link.Port()
@@ -96,7 +98,7 @@ func TestUISandboxes(t *testing.T) {
 		}
 	}
 	again, _ := u.run(0, "ui", "--no-open") // finds the running server
-	again = strings.Replace(strings.TrimSpace(again), "workcell.localhost", "127.0.0.1", 1)
+	again = localNames.ReplaceAllString(strings.TrimSpace(again), "127.0.0.1")
 	if !strings.HasPrefix(again, at) {
 		t.Errorf("second link %q", again)
 	}

@@ -60,7 +60,8 @@ func newStage(t testing.TB, state string) *stage {
 
 // url returns the address of the page for the browser.
 func (s *stage) url() string {
-	return "http://workcell.localhost:" + s.address[strings.LastIndex(s.address, ":")+1:]
+	before, _, _ := strings.Cut(s.link, "/login")
+	return before
 }
 
 func (s *stage) command(args ...string) *exec.Cmd {

@@ -246,7 +246,7 @@ func TestStrangers(t *testing.T) {
 	defer web.Close()
 	s.serve()
 	port := func(of string) string { return of[strings.LastIndex(of, ":"):] }
-	strangers := []string{"http://workcell.localhost" + port(web.URL), "http://stranger.localhost" + port(web.URL)}
+	strangers := []string{strings.TrimSuffix(s.url(), port(s.address)) + port(web.URL), "http://stranger.localhost" + port(web.URL)}
 	rebound := "http://rebound.localhost" + port(s.address)
 	s.browse("strangers.mjs", map[string]any{
 		"run": id, "done": done, "strangers": strangers, "rebound": rebound + "/runs",

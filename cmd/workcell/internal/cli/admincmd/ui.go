@@ -4,8 +4,11 @@ package admincmd
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,9 +38,8 @@ import (
 
 const (
 	defaultUIAddress = "127.0.0.1:7373"
-	uiName           = "workcell.localhost" // browsers resolve it to this host
-	uiFile           = "ui.json"            // in the state directory: how to get a link from the running server
-	uiSecret         = "ui.secret"          // in the state directory: signs cookies
+	uiFile           = "ui.json"   // in the state directory: how to get a link from the running server
+	uiSecret         = "ui.secret" // in the state directory: signs cookies
 )
 
 type uiOptions struct {
@@ -129,13 +131,14 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 	if err != nil {
 		return err
 	}
+	local := localName(secret)
 	j, err := a.OpenJournal(ctx)
 	if err != nil {
 		return err
 	}
 	defer j.Close() // every change was written before it was acknowledged
 	opts := ui.Options{
-		App: a.App, Journal: j, URL: o.url(l.Addr(), cert), Hosts: append(o.hosts, uiName), Tokens: tokens,
+		App: a.App, Journal: j, URL: o.url(l.Addr(), local, cert), Hosts: append(o.hosts, local), Tokens: tokens,
 		ReadOnly: o.readOnly, Allow: o.allow, Proxies: proxies, UserName: o.userHeader, Secret: secret, User: a.Options.Env.Get("USER"), State: name, Version: a.Options.Version,
 	}
 	return a.Observe(ctx, false, func(ctx context.Context, _ *otelsetup.Tracing) error {
@@ -186,11 +189,19 @@ func (o *uiOptions) check() (proxies []netip.Prefix, err error) {
 // secretIn returns the secret in a file, which it creates if necessary. Cookies stay valid after a restart.
 func secretIn(file string) ([]byte, error) {
 	raw, err := os.ReadFile(file)
-	if !errors.Is(err, fs.ErrNotExist) {
+	if len(raw) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return raw, err
 	}
 	raw = []byte(rand.Text())
 	return raw, writeFile(file, raw)
+}
+
+// localName returns a name that browsers resolve to this host. Browsers send the cookies of a name to all ports. Other
+// programs with a port do not know the name, so their pages cannot redirect a browser to it.
+func localName(secret []byte) string {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("name")) // never fails
+	return "workcell-" + hex.EncodeToString(mac.Sum(nil)[:8]) + ".localhost"
 }
 
 func writeFile(file string, raw []byte) error {
@@ -219,8 +230,8 @@ func serveUI(ctx context.Context, a *command, s *ui.Server, l net.Listener, cert
 	return errors.Join(err, s.Close(closing), httpguard.Stop(ctx, srv, limit)) // s first, which ends the streams
 }
 
-// url returns the URL of the server for browsers.
-func (o *uiOptions) url(at net.Addr, cert *tls.Config) string {
+// url returns the URL of the server for browsers. local is the name of a loopback address.
+func (o *uiOptions) url(at net.Addr, local string, cert *tls.Config) string {
 	host, port, _ := net.SplitHostPort(at.String()) // always valid, because net set it
 	switch {
 	case len(o.proxies) > 0:
@@ -228,7 +239,7 @@ func (o *uiOptions) url(at net.Addr, cert *tls.Config) string {
 	case len(o.hosts) > 0:
 		host = o.hosts[0]
 	case httpguard.IsLoopback(at):
-		host = uiName
+		host = local
 	}
 	return scheme(cert) + "://" + net.JoinHostPort(host, port)
 }
