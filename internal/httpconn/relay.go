@@ -91,8 +91,8 @@ func EndWith(ctx context.Context, w http.ResponseWriter) (stop func() bool) {
 const MinSecret = 8
 
 // Secrets returns the values of headers with credentials, and parts of these values, in the forms in which a server may
-// quote them: unchanged, without their scheme, and in base64, which can encode a longer text. The password of the scheme
-// Basic and the values of cookies count too.
+// quote them: unchanged, without their scheme, and in base64, which can encode a longer text. The password of the
+// scheme Basic and the values of cookies count too.
 func Secrets(headers http.Header, parts ...string) sanitize.Secrets {
 	var words []string
 	add := func(text string) {

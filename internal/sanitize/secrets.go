@@ -96,8 +96,8 @@ func (s Secrets) InName(name string) bool {
 	return false
 }
 
-// Reader returns a reader that reads from r and replaces the secrets. It holds back the end of the last line, as long as
-// a secret, whether or not it looks like one. Otherwise, the sizes of the parts would tell a secret byte by byte to a
+// Reader returns a reader that reads from r and replaces the secrets. It holds back the end of the last line, as long
+// as a secret, whether or not it looks like one. Otherwise, the sizes of the parts would tell a secret byte by byte to a
 // program that chooses the text. If r fails, this end is lost, because it can be a part of a secret.
 func (s Secrets) Reader(r io.ReadCloser) io.ReadCloser {
 	return &secretsReader{ReadCloser: r, p: passing{s: s}}

@@ -92,7 +92,8 @@ func templateInputs(text string) (inputs map[string]templateInput, known bool) {
 }
 
 // comments matches comments, which may contain tags. tags matches template tags. plainTag matches tags reading at most
-// one input: {{x.y}}, {{{x}}}, {{#if x}}, and {{/if}}. Its groups are the helper, the input, and the name of an ended block.
+// one input: {{x.y}}, {{{x}}}, {{#if x}}, and {{/if}}. Its groups are the helper, the input, and the name of
+// an ended block.
 var (
 	comments = regexp.MustCompile(`(?s)\{\{~?!--.*?--~?\}\}`)
 	tags     = regexp.MustCompile(`\{\{[^{}]*\}\}`)
