@@ -57,15 +57,7 @@ func TestApprovalByElicitation(t *testing.T) {
 		ours, theirs := mcp.NewInMemoryTransports()
 		served := make(chan error, 1)
 		go func() { served <- s.ServeOn(context.Background(), ours) }()
-		cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &opts).Connect(t.Context(), theirs,
-			&mcp.ClientSessionOptions{ProtocolVersion: tt.version})
-		checktest.Must(t, err)
-		t.Cleanup(func() {
-			_ = cs.Close() // only hangs up; the error does not matter
-			if err := <-served; err != nil {
-				t.Error(err)
-			}
-		})
+		cs := client(t, theirs, tt.version, &opts, func() error { return <-served })
 		if got := do(t, cs, "execute_task", map[string]any{"task": "desk", "input": "x"}).text("text"); got != tt.want {
 			t.Errorf("%+v: %s, want %s", tt.answer, got, tt.want)
 		}

@@ -134,12 +134,11 @@ func (s *Server) ServeHTTP(ctx context.Context, l net.Listener, opts *HTTPOption
 	}
 	srv, failed := o.start(ctx, l, h, s.log)
 	select {
-	case err := <-failed:
-		return err
+	case err = <-failed:
 	case <-ctx.Done():
 	case <-s.ctx.Done():
 	}
-	return h.stop(ctx, srv)
+	return errors.Join(err, h.stop(ctx, srv))
 }
 
 // start serves on l. If serving fails, the channel returns the error.
@@ -159,9 +158,10 @@ func (o HTTPOptions) start(ctx context.Context, l net.Listener, h http.Handler, 
 // ServeUnready serves HTTP until ctx is done for a program without a Server, for example while the database is down. It
 // answers /healthz with 200, and all other paths, including /readyz, with 503. It closes l. opts may be nil.
 func ServeUnready(ctx context.Context, l net.Listener, opts *HTTPOptions) error {
+	defer l.Close() // already closed on success
 	o, err := completed(opts)
 	if err != nil {
-		return errors.Join(err, l.Close())
+		return err
 	}
 	srv, failed := o.start(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close") // the next request may be for the Server
@@ -173,11 +173,10 @@ func ServeUnready(ctx context.Context, l net.Listener, opts *HTTPOptions) error 
 		http.Error(w, "the server is not ready; try again later", http.StatusServiceUnavailable)
 	}), slog.New(slog.DiscardHandler))
 	select {
-	case err := <-failed:
-		return err
+	case err = <-failed:
 	case <-ctx.Done():
-		return httpguard.Stop(ctx, srv, time.Second)
 	}
+	return errors.Join(err, httpguard.Stop(ctx, srv, time.Second))
 }
 
 // httpHandler handles the requests of ServeHTTP.

@@ -239,9 +239,8 @@ func TestSessionsAreRenewed(t *testing.T) {
 		func() { must(t, cs, "session_status", map[string]any{"session_id": "work"}) },
 		func() { must(t, cs, "get_files", map[string]any{"session_id": list[0].ID}) },
 		func() {
-			if _, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + list[0].ID + "/f"}); err != nil {
-				t.Error(err)
-			}
+			_, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + list[0].ID + "/f"})
+			checktest.Must(t, err)
 		},
 	} {
 		before := time.Now()

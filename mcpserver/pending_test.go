@@ -66,12 +66,8 @@ func connectSession(t *testing.T, s *mcpserver.Server, over string, opts *mcp.Cl
 	if over == "stdio" {
 		return connectPipes(t, s, opts)
 	}
-	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(),
-		&mcp.StreamableClientTransport{Endpoint: serveHTTP(t, s), DisableStandaloneSSE: over == withoutStream},
-		&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
-	checktest.Must(t, err)
-	t.Cleanup(func() { _ = cs.Close() }) // only hangs up; the error does not matter
-	return cs
+	transport := &mcp.StreamableClientTransport{Endpoint: serveHTTP(t, s), DisableStandaloneSSE: over == withoutStream}
+	return client(t, transport, "2025-11-25", opts, ignored)
 }
 
 // connectOwners serves s over HTTP. The returned function connects a client with a session of owner "a" or "b".
@@ -86,12 +82,8 @@ func connectOwners(t *testing.T, s *mcpserver.Server) func(owner string) *mcp.Cl
 			r.Header.Set("Authorization", "Bearer "+strings.Repeat(owner, 16))
 			return http.DefaultTransport.RoundTrip(r)
 		})}
-		cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(),
-			&mcp.StreamableClientTransport{Endpoint: url, HTTPClient: authorized, DisableStandaloneSSE: true},
-			&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
-		checktest.Must(t, err)
-		t.Cleanup(func() { _ = cs.Close() }) // only hangs up; the error does not matter
-		return cs
+		transport := &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: authorized, DisableStandaloneSSE: true}
+		return client(t, transport, "2025-11-25", nil, ignored)
 	}
 }
 
@@ -224,9 +216,7 @@ func TestClientGivesUp(t *testing.T) {
 		}
 		for tool, call := range slowCalls {
 			id := stop(tool, context.DeadlineExceeded)
-			if err := cs.Ping(t.Context(), nil); err != nil { // ensures that the server has read earlier messages
-				t.Fatal(err)
-			}
+			checktest.Must(t, cs.Ping(t.Context(), nil)) // ensures that the server has read earlier messages
 			w.release <- struct{}{}
 			if r := must(t, cs, "task_result", map[string]any{"task_id": id}); r.text(call.field) != "done" {
 				t.Errorf("%s %s: %v", over, tool, r.fields)
@@ -277,10 +267,7 @@ func TestOpenStream(t *testing.T) {
 	p := poster{t: t, url: serveHTTP(t, s)}.begin()
 	ctx, hangUp := context.WithCancel(t.Context())
 	defer hangUp()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
-	checktest.Must(t, err)
-	req.Header = http.Header{"Accept": {"text/event-stream"}, "Mcp-Session-Id": {p.session}}
-	res, err := http.DefaultClient.Do(req)
+	res, err := p.do(ctx, http.MethodGet, "", nil)
 	checktest.Must(t, err)
 	defer res.Body.Close() // hangUp ended the stream
 	later := time.Now().Add(time.Hour)
@@ -312,11 +299,7 @@ func TestStreamComments(t *testing.T) {
 		http.MethodPost: `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":{"progressToken":1},` +
 			`"name":"execute_task","arguments":{"task":"long"}}}`,
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), method, p.url, strings.NewReader(body))
-		checktest.Must(t, err)
-		req.Header = http.Header{"Accept": {"application/json, text/event-stream"}, "Mcp-Session-Id": {p.session}}
-		req.Header.Set("Content-Type", "application/json")
-		res, err := http.DefaultClient.Do(req)
+		res, err := p.do(t.Context(), method, body, nil)
 		checktest.Must(t, err)
 		lines, comments, events := bufio.NewScanner(res.Body), 0, 0
 		lines.Buffer(nil, 16<<20)

@@ -97,7 +97,7 @@ func connectUnder(t testing.TB, ctx context.Context, s *mcpserver.Server, opts *
 	ours, theirs := mcp.NewInMemoryTransports()
 	served := make(chan error, 1)
 	go func() { served <- s.ServeOn(ctx, ours) }()
-	return client(t, theirs, opts, func() error { return <-served })
+	return client(t, theirs, "", opts, func() error { return <-served })
 }
 
 // connectPipes connects an SDK client to ServeStdio over pipes.
@@ -110,7 +110,7 @@ func connectPipes(t testing.TB, s *mcpserver.Server, opts *mcp.ClientOptions) *m
 		served <- s.ServeStdio(context.Background(), toServer, fromServer)
 		fromServer.Close() // the client sees the end of the stream
 	}()
-	return client(t, &mcp.IOTransport{Reader: toClient, Writer: fromClient}, opts, func() error {
+	return client(t, &mcp.IOTransport{Reader: toClient, Writer: fromClient}, "", opts, func() error {
 		fromClient.Close()
 		return <-served
 	})
@@ -126,26 +126,29 @@ func serveHTTP(t testing.TB, s *mcpserver.Server, tokens ...mcpserver.Token) str
 	go func() { served <- s.ServeHTTP(ctx, l, &mcpserver.HTTPOptions{Tokens: tokens}) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-served; err != nil {
-			t.Errorf("serving: %v", err)
-		}
+		checktest.Must(t, <-served)
 	})
 	return "http://" + l.Addr().String() + mcpserver.PathMCP
 }
 
-// client connects an SDK client until the end of the test.
-func client(t testing.TB, transport mcp.Transport, opts *mcp.ClientOptions, served func() error) *mcp.ClientSession {
+// client connects an SDK client with a protocol version until the end of the test. Empty means the newest version.
+// served returns the error of the server after the client has hung up.
+func client(
+	t testing.TB, transport mcp.Transport, version string, opts *mcp.ClientOptions, served func() error,
+) *mcp.ClientSession {
 	t.Helper()
-	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), transport, nil)
+	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), transport,
+		&mcp.ClientSessionOptions{ProtocolVersion: version})
 	checktest.Must(t, err)
 	t.Cleanup(func() {
 		_ = cs.Close() // only hangs up; the error does not matter
-		if err := served(); err != nil {
-			t.Errorf("serving: %v", err)
-		}
+		checktest.Must(t, served())
 	})
 	return cs
 }
+
+// ignored is for servers that check their errors themselves.
+func ignored() error { return nil }
 
 // result is a tool result with its decoded JSON.
 type result struct {

@@ -17,10 +17,7 @@ func callStateless(t *testing.T, url, tool, args string) result {
 	t.Helper()
 	raw, err := poster{t: t, url: url}.call(1, tool, args)
 	checktest.Must(t, err)
-	text := raw
-	if _, data, ok := strings.Cut(raw, "data: "); ok {
-		text = data
-	}
+	text := raw[max(strings.Index(raw, "{"), 0):] // JSON, or an event with JSON
 	var answer struct {
 		Result struct{ StructuredContent map[string]any }
 	}

@@ -179,9 +179,8 @@ func outputSchemas(t *testing.T, cs *mcp.ClientSession) map[string]*jsonschema.R
 		checktest.Must(t, err)
 		var schema jsonschema.Schema
 		checktest.Must(t, json.Unmarshal(raw, &schema))
-		if out[tool.Name], err = schema.Resolve(nil); err != nil {
-			t.Fatal(err)
-		}
+		out[tool.Name], err = schema.Resolve(nil)
+		checktest.Must(t, err)
 	}
 	return out
 }
@@ -244,9 +243,7 @@ func TestProgress(t *testing.T) {
 		last = p.Progress
 	}
 	must(t, cs, "sandbox_fs_write", map[string]any{"path": "go", "contents": ""})
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	checktest.Must(t, <-done)
 }
 
 // TestResources verifies that the files of a sandbox can be listed and read as resources.
@@ -301,9 +298,7 @@ func TestCloseEndsCalls(t *testing.T) {
 		_, _ = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "sandbox_exec", Arguments: map[string]any{"command": "touch on; sleep 250", "yield_ms": 250_000}})
 	}()
 	checktest.Eventually(t, "the command runs", func() bool { return !do(t, cs, "sandbox_fs_read", map[string]any{"path": "on"}).IsError })
-	if err := s.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	checktest.Must(t, s.Close(t.Context()))
 	<-done
 	if n := sandboxes(t, m); n != 0 {
 		t.Errorf("%d sandboxes are left", n)
@@ -346,9 +341,7 @@ func TestClientTakesNoAnswers(t *testing.T) {
 	go func() { served <- s.ServeStdio(context.Background(), strings.NewReader(list), out) }()
 	select {
 	case err := <-served:
-		if err != nil {
-			t.Error(err)
-		}
+		checktest.Must(t, err)
 	case <-time.After(patience):
 		t.Error("the server waits for a client that hung up")
 	}

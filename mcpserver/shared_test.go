@@ -65,11 +65,7 @@ func connectByTurns(
 			return http.DefaultTransport.RoundTrip(r)
 		})},
 	}
-	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	cs, err := client.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: "2026-07-28"})
-	checktest.Must(t, err)
-	t.Cleanup(func() { _ = cs.Close() })
-	return cs
+	return client(t, transport, "2026-07-28", nil, ignored)
 }
 
 type byTurns func(*http.Request) (*http.Response, error)

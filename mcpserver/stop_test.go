@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -25,24 +27,28 @@ type poster struct {
 	session string // for revisions with sessions
 }
 
-// send returns the answer and the id of a started session.
-func (p poster) send(message string) (answer, session string, err error) {
-	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, p.url, strings.NewReader(message))
+// do sends a request with further headers.
+func (p poster) do(ctx context.Context, method, body string, further http.Header) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, p.url, strings.NewReader(body))
 	if err != nil {
-		return "", "", err
+		return nil, err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
+	req.Header = http.Header{"Accept": {"application/json, text/event-stream"}, "Content-Type": {"application/json"}}
 	if p.session != "" {
 		req.Header.Set("Mcp-Session-Id", p.session)
 	}
+	maps.Copy(req.Header, further)
+	return (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+}
+
+// send returns the answer and the id of a started session.
+func (p poster) send(message string) (answer, session string, err error) {
+	further := http.Header{}
 	if p.session == "" && strings.Contains(message, "tools/call") {
-		req.Header.Set("Mcp-Protocol-Version", "2026-07-28")
-		req.Header.Set("Mcp-Method", "tools/call")
-		req.Header.Set("Mcp-Name", regexp.MustCompile(`"name":"(\w+)"`).FindStringSubmatch(message)[1])
+		name := regexp.MustCompile(`"name":"(\w+)"`).FindStringSubmatch(message)[1]
+		further = http.Header{"Mcp-Protocol-Version": {"2026-07-28"}, "Mcp-Method": {"tools/call"}, "Mcp-Name": {name}}
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	res, err := client.Do(req)
+	res, err := p.do(p.t.Context(), http.MethodPost, message, further)
 	if err != nil {
 		return "", "", err
 	}
@@ -234,15 +240,12 @@ func (r endReader) Read([]byte) (int, error) {
 // TestMissingSession verifies that a request of an older revision needs a session, except the requests before one.
 func TestMissingSession(t *testing.T) {
 	t.Parallel()
-	url := serveHTTP(t, newServer(t, newMemoryManager(t), nil))
+	p := poster{t: t, url: serveHTTP(t, newServer(t, newMemoryManager(t), nil))}
 	for method, want := range map[string]int{
 		"tools/list": http.StatusBadRequest, "tools/call": http.StatusBadRequest, "ping": http.StatusOK,
 	} {
 		message := fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":%q,"params":{}}`, method)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(message))
-		checktest.Must(t, err)
-		req.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
-		res, err := http.DefaultClient.Do(req)
+		res, err := p.do(t.Context(), http.MethodPost, message, nil)
 		checktest.Must(t, err)
 		answer, err := io.ReadAll(res.Body)
 		checktest.Must(t, errors.Join(err, res.Body.Close()))
@@ -250,4 +253,31 @@ func TestMissingSession(t *testing.T) {
 			t.Errorf("%s: %d %s", method, res.StatusCode, answer)
 		}
 	}
+}
+
+// TestFailedListener verifies that open connections and sessions end if the listener fails.
+func TestFailedListener(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, newMemoryManager(t), nil)
+	for name, serve := range map[string]func(context.Context, net.Listener, *mcpserver.HTTPOptions) error{
+		"ServeHTTP": s.ServeHTTP, "ServeUnready": mcpserver.ServeUnready,
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		checktest.Must(t, err)
+		open, err := net.Dial("tcp", l.Addr().String())
+		checktest.Must(t, err)
+		served := make(chan error, 1)
+		go func() { served <- serve(t.Context(), l, &mcpserver.HTTPOptions{StopTimeout: time.Second}) }()
+		_, _, err = poster{t: t, url: "http://" + l.Addr().String() + "/mcp"}.send(initialize)
+		checktest.Must(t, errors.Join(err, l.Close()))
+		if err := <-served; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("%s: %v", name, err)
+		}
+		checktest.Must(t, open.SetReadDeadline(time.Now().Add(time.Second)))
+		if _, err := open.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: the connection is open: %v", name, err)
+		}
+		checktest.Must(t, open.Close())
+	}
+	checktest.Eventually(t, "the session ends", func() bool { return s.Unused(time.Now().Add(time.Hour)) == 0 })
 }
