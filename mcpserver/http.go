@@ -301,21 +301,22 @@ func (h *httpHandler) bounded(w http.ResponseWriter, r *http.Request) {
 			defer h.limiter.Give(client, httpguard.Requests, 1)
 		}
 	}
+	version := r.Header.Get(headerVersion)
 	switch {
 	case no != nil:
 		no.Write(w)
 	case r.Method == http.MethodPost:
 		h.post(w, r, client)
-	case r.Header.Get(headerVersion) >= firstStateless:
+	case version >= firstStateless:
 		h.stateless.ServeHTTP(w, r)
 	default:
 		switch sc := h.server.session(client, r.Header.Get(headerSession)); {
 		case sc == nil:
-		case r.Method == http.MethodDelete:
-			sc.cancel() // the SDK would wait for the calls
-		default:
+		case r.Method == http.MethodGet:
 			h.server.stream(sc, 1)
 			defer h.server.stream(sc, -1)
+		case version == "" || slices.Contains(mcp.SupportedProtocolVersions(), version):
+			sc.cancel() // the SDK would wait for the calls
 		}
 		h.legacy.ServeHTTP(w, r)
 	}

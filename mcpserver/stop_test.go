@@ -255,6 +255,21 @@ func TestMissingSession(t *testing.T) {
 	}
 }
 
+// TestRefusedEnd verifies that the calls of a session continue if the server refuses the request to end it.
+func TestRefusedEnd(t *testing.T) {
+	t.Parallel()
+	w := newSlowWork(t, 100*time.Millisecond, time.Hour, 0)
+	p := poster{t: t, url: serveHTTP(t, w.server)}.begin()
+	res, err := p.do(t.Context(), http.MethodDelete, "", http.Header{"Mcp-Protocol-Version": {"2020-01-01"}})
+	checktest.Must(t, err)
+	if err := res.Body.Close(); err != nil || res.StatusCode != http.StatusBadRequest {
+		t.Errorf("%d %v", res.StatusCode, err)
+	}
+	if got, err := p.call(2, "execute_task", `{"task":"slow"}`); err != nil || !strings.Contains(got, `"pending"`) {
+		t.Errorf("the next call: %s %v", got, err)
+	}
+}
+
 // TestFailedListener verifies that open connections and sessions end if the listener fails.
 func TestFailedListener(t *testing.T) {
 	t.Parallel()
