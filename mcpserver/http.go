@@ -290,56 +290,43 @@ func (h *httpHandler) strangers(verify auth.TokenVerifier, next http.Handler) ht
 // bounded applies the limits on request rate and concurrent requests of a client. It does not count a session's event
 // stream, which may be open for hours. The SDK allows one stream per session, and the number of sessions is limited.
 func (h *httpHandler) bounded(w http.ResponseWriter, r *http.Request) {
-	w.Header().Del("WWW-Authenticate")
+	w.Header().Del("WWW-Authenticate") // the token is valid
+	client := ownerOf(auth.TokenInfoFromContext(r.Context()))
+	if refusal := h.limiter.Ask(client); refusal != nil {
+		refusal.Write(w)
+		return
+	}
+	if r.Method != http.MethodGet {
+		if refusal := h.limiter.Take(client, httpguard.Requests, 1); refusal != nil {
+			refusal.Write(w)
+			return
+		}
+		defer h.limiter.Give(client, httpguard.Requests, 1)
+	}
 	stream := &commented{ResponseWriter: w, every: h.server.commentEvery}
 	defer stream.end()
-	w = stream
-	client := ownerOf(auth.TokenInfoFromContext(r.Context()))
-	no := h.limiter.Ask(client)
-	if no == nil && r.Method != http.MethodGet {
-		if no = h.limiter.Take(client, httpguard.Requests, 1); no == nil {
-			defer h.limiter.Give(client, httpguard.Requests, 1)
-		}
-	}
-	version := r.Header.Get(headerVersion)
 	switch {
-	case no != nil:
-		no.Write(w)
 	case r.Method == http.MethodPost:
-		h.post(w, r, client)
-	case version >= firstStateless:
-		h.stateless.ServeHTTP(w, r)
+		h.post(stream, r, client)
+	case r.Header.Get(headerVersion) >= firstStateless:
+		h.stateless.ServeHTTP(stream, r)
 	default:
-		switch sc := h.server.session(client, r.Header.Get(headerSession)); {
-		case sc == nil:
-		case r.Method == http.MethodGet:
-			h.server.stream(sc, 1)
-			defer h.server.stream(sc, -1)
-		case version == "" || slices.Contains(mcp.SupportedProtocolVersions(), version):
-			sc.cancel() // the SDK would wait for the calls
-		}
-		h.legacy.ServeHTTP(w, r)
+		h.streamOrEnd(stream, r, client)
 	}
 }
 
-// session returns the scope of an owner's session. It returns nil if the session does not exist.
-func (s *Server) session(owner, id string) *scope {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for ss, sc := range s.bound {
-		if id != "" && ss.ID() == id && sc.owner == owner {
-			return sc
-		}
+// streamOrEnd handles GET, which opens the event stream of a session, and DELETE, which ends a session.
+func (h *httpHandler) streamOrEnd(w http.ResponseWriter, r *http.Request, client string) {
+	sc, version := h.server.scopeOf(client, r.Header.Get(headerSession)), r.Header.Get(headerVersion)
+	switch {
+	case sc == nil: // the SDK refuses the request
+	case r.Method == http.MethodGet:
+		h.server.addStreams(sc, 1)
+		defer h.server.addStreams(sc, -1)
+	case version == "" || slices.Contains(mcp.SupportedProtocolVersions(), version): // otherwise, the SDK refuses
+		sc.cancel() // the SDK would wait for the calls
 	}
-	return nil
-}
-
-// stream adds n to the open event streams of a session.
-func (s *Server) stream(sc *scope, n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	sc.streams += n
-	sc.used = time.Now()
+	h.legacy.ServeHTTP(w, r)
 }
 
 // health reports a running server. It requires no token.

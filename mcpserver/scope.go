@@ -182,6 +182,26 @@ func (s *Server) use(ss *mcp.ServerSession) {
 	}
 }
 
+// scopeOf returns the scope of an owner's HTTP session. It returns nil if the session does not exist.
+func (s *Server) scopeOf(owner, id string) *scope {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ss, sc := range s.bound {
+		if id != "" && ss.ID() == id && sc.owner == owner {
+			return sc
+		}
+	}
+	return nil
+}
+
+// addStreams adds n to the open event streams of an HTTP session.
+func (s *Server) addStreams(sc *scope, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sc.streams += n
+	sc.used = time.Now()
+}
+
 // endWith ends a scope when the session ends. If the server ends, Close or Detach handles the sandboxes instead.
 func (s *Server) endWith(ss *mcp.ServerSession, sc *scope, place *place) {
 	began := time.Now()
