@@ -45,8 +45,8 @@ type HTTPOptions struct {
 	Tokens []Token
 	// TLS is the configuration for HTTPS. If nil, the server uses plain HTTP.
 	TLS *tls.Config
-	// Hosts are additional host names of the server. Localhost and IP addresses are always allowed, because a foreign
-	// web page cannot use them as a name.
+	// Hosts are additional host names of the server. Requests for other hosts are refused, except for localhost and IP
+	// addresses, because a foreign web page cannot use these as a name.
 	Hosts []string
 	// Origins are the origins of web pages that may use the server. Pages of the server's own host are always allowed.
 	Origins []string
@@ -255,9 +255,9 @@ func (h *httpHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Host != "" || r.URL.RawPath != "" || !slices.Contains([]string{PathMCP, pathHealth, pathReady}, r.URL.Path):
 		http.Error(w, "not found", http.StatusNotFound)
 	case !httpguard.HostAllowed(r.Host, h.opts.Hosts...):
-		http.Error(w, "this Host is not allowed; see --allow-host", http.StatusForbidden)
+		http.Error(w, "this Host is not allowed", http.StatusForbidden)
 	case !httpguard.OriginAllowed(h.origins, r):
-		http.Error(w, "this Origin is not allowed; see --allow-origin", http.StatusForbidden)
+		http.Error(w, "this Origin is not allowed", http.StatusForbidden)
 	case r.URL.Path != PathMCP:
 		health(w, r)
 	case r.Method == http.MethodOptions && r.Header.Get("Origin") != "":
