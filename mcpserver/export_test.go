@@ -151,8 +151,8 @@ func NewPlaces(most int) Places {
 
 // Reserve reserves a place. ok is false if no place is free.
 func (p Places) Reserve() (bind func() bool, done, give func(), ok bool) {
-	place, no := reserve(p.l, "client")
-	if no != nil {
+	place, refusal := reserve(p.l, "client")
+	if refusal != nil {
 		return nil, nil, nil, false
 	}
 	return place.bind, place.done, place.give, true
@@ -182,8 +182,8 @@ type (
 func TakeBytes(all int64) func(client string, n int64) (status int) {
 	l := newLimiter(HTTPOptions{MaxBodyBytes: all})
 	return func(client string, n int64) int {
-		if no := l.Take(client, bodyBytes, n); no != nil {
-			return no.Status
+		if refusal := l.Take(client, bodyBytes, n); refusal != nil {
+			return refusal.Status
 		}
 		return 0
 	}

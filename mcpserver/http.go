@@ -73,14 +73,18 @@ type HTTPOptions struct {
 	StopTimeout time.Duration
 }
 
-// completed returns opts with defaults filled in. opts may be nil.
-func completed(opts *HTTPOptions) (o HTTPOptions, err error) {
-	o = *cmp.Or(opts, &HTTPOptions{})
-	err = errors.Join(
-		fill("MaxConns", &o.MaxConns, DefaultMaxConns), fill("MaxSessions", &o.MaxSessions, 512),
-		fill("MaxOwnerSessions", &o.MaxOwnerSessions, 128), fill("MaxRequests", &o.MaxRequests, 64),
-		fill("MaxBodyBytes", &o.MaxBodyBytes, 256<<20), fill("Rate", &o.Rate, DefaultRate),
-		fill("BodyTimeout", &o.BodyTimeout, 30*time.Second), fill("WriteTimeout", &o.WriteTimeout, 30*time.Second),
+// withDefaults returns opts with defaults filled in. opts may be nil.
+func withDefaults(opts *HTTPOptions) (HTTPOptions, error) {
+	o := *cmp.Or(opts, &HTTPOptions{})
+	err := errors.Join(
+		fill("MaxConns", &o.MaxConns, DefaultMaxConns),
+		fill("MaxSessions", &o.MaxSessions, 512),
+		fill("MaxOwnerSessions", &o.MaxOwnerSessions, 128),
+		fill("MaxRequests", &o.MaxRequests, 64),
+		fill("MaxBodyBytes", &o.MaxBodyBytes, 256<<20),
+		fill("Rate", &o.Rate, DefaultRate),
+		fill("BodyTimeout", &o.BodyTimeout, 30*time.Second),
+		fill("WriteTimeout", &o.WriteTimeout, 30*time.Second),
 		fill("StopTimeout", &o.StopTimeout, 10*time.Second),
 	)
 	return o, err
@@ -95,9 +99,9 @@ func fill[T int | int64 | time.Duration](name string, field *T, value T) error {
 	return nil
 }
 
-// Check returns an error if ServeHTTP cannot use the options with any listener.
+// Check returns an error if the options are invalid for every listener. o may be nil.
 func (o *HTTPOptions) Check() error {
-	full, err := completed(o)
+	full, err := withDefaults(o)
 	if err == nil {
 		_, _, err = full.trust()
 	}
@@ -121,7 +125,7 @@ var ErrNoToken = errors.New("a listener on a non-loopback address requires beare
 // must be a listener of plain connections. opts may be nil. It can be called only once per Server.
 func (s *Server) ServeHTTP(ctx context.Context, l net.Listener, opts *HTTPOptions) error {
 	defer l.Close() // already closed on success
-	o, err := completed(opts)
+	o, err := withDefaults(opts)
 	if err != nil {
 		return err
 	}
@@ -159,7 +163,7 @@ func (o HTTPOptions) start(ctx context.Context, l net.Listener, h http.Handler, 
 // answers /healthz with 200, and all other paths, including /readyz, with 503. It closes l. opts may be nil.
 func ServeUnready(ctx context.Context, l net.Listener, opts *HTTPOptions) error {
 	defer l.Close() // already closed on success
-	o, err := completed(opts)
+	o, err := withDefaults(opts)
 	if err != nil {
 		return err
 	}
@@ -200,12 +204,13 @@ func (s *Server) newHTTPHandler(o HTTPOptions) (*httpHandler, error) {
 	h := &httpHandler{server: s, opts: o, origins: origins, limiter: newLimiter(o), sessions: sessions}
 	h.owned = http.HandlerFunc(h.bounded)
 	if len(o.Tokens) > 0 {
-		o := &auth.RequireBearerTokenOptions{AllowMissingExpiration: true}
-		h.owned = h.strangers(verify, auth.RequireBearerToken(verify, o)(h.owned))
+		known := auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})
+		h.owned = h.strangers(verify, known(h.owned))
 	}
 	handlerOf := func(srv *mcp.Server, stateless bool) http.Handler {
 		return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, &mcp.StreamableHTTPOptions{
-			Stateless: stateless, Logger: quiet(s.log), MaxRequestBodyBytes: MaxMessageBytes, // sweep ends idle sessions
+			// Without SessionTimeout, because Server.sweep ends idle sessions.
+			Stateless: stateless, Logger: quiet(s.log), MaxRequestBodyBytes: MaxMessageBytes,
 			PropagateRequestCancellation: true, DisableLocalhostProtection: true, // httpguard is stricter
 		})
 	}
@@ -277,11 +282,12 @@ func (h *httpHandler) strangers(verify auth.TokenVerifier, next http.Handler) ht
 		_, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 		if _, err := verify(r.Context(), strings.TrimSpace(secret), r); err != nil {
 			address, _, _ := net.SplitHostPort(r.RemoteAddr) // always valid, because net/http set it
-			if no := h.limiter.Ask("address " + address); no != nil {
-				no.Write(w)
+			if refusal := h.limiter.Ask("address " + address); refusal != nil {
+				refusal.Write(w)
 				return
 			}
 		}
+		// For the refusal of an invalid token by next. After a valid token, bounded deletes it.
 		w.Header().Set("WWW-Authenticate", `Bearer realm="workcell"`)
 		next.ServeHTTP(w, r)
 	})
@@ -290,7 +296,7 @@ func (h *httpHandler) strangers(verify auth.TokenVerifier, next http.Handler) ht
 // bounded applies the limits on request rate and concurrent requests of a client. It does not count a session's event
 // stream, which may be open for hours. The SDK allows one stream per session, and the number of sessions is limited.
 func (h *httpHandler) bounded(w http.ResponseWriter, r *http.Request) {
-	w.Header().Del("WWW-Authenticate") // the token is valid
+	w.Header().Del("WWW-Authenticate") // set by strangers
 	client := ownerOf(auth.TokenInfoFromContext(r.Context()))
 	if refusal := h.limiter.Ask(client); refusal != nil {
 		refusal.Write(w)

@@ -61,9 +61,9 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 		return
 	}
 	if isCall && req.Method == methodInitialize && r.Header.Get(headerSession) == "" {
-		place, no := reserve(h.limiter, client)
-		if no != nil {
-			no.Write(w)
+		place, refusal := reserve(h.limiter, client)
+		if refusal != nil {
+			refusal.Write(w)
 			return
 		}
 		defer place.done()
@@ -83,7 +83,7 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody, announced int64) (body []byte, ok bool) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout)) // always supported by the server's connections
-	var no *httpguard.Refusal
+	var refusal *httpguard.Refusal
 	err := error(&http.MaxBytesError{Limit: MaxMessageBytes})
 	if announced <= MaxMessageBytes {
 		body, err = io.ReadAll(in)
@@ -92,10 +92,10 @@ func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody, announced int
 	case errors.As(err, new(*http.MaxBytesError)):
 		http.Error(w, fmt.Sprintf("the message is longer than %d bytes", MaxMessageBytes), http.StatusRequestEntityTooLarge)
 		return nil, false
-	case errors.As(err, &no):
+	case errors.As(err, &refusal):
 		in.free()
 		_, _ = io.Copy(io.Discard, in.Reader) // a client would not read the answer while it is sending
-		no.Write(w)
+		refusal.Write(w)
 		return nil, false
 	case err != nil:
 		http.Error(w, "the body is incomplete or was not received in time", http.StatusRequestTimeout)

@@ -33,8 +33,8 @@ type meteredBody struct {
 
 func (b *meteredBody) Read(p []byte) (int, error) {
 	n, err := b.Reader.Read(p)
-	if no := b.limiter.Take(b.client, bodyBytes, int64(n)); no != nil {
-		return 0, no
+	if refusal := b.limiter.Take(b.client, bodyBytes, int64(n)); refusal != nil {
+		return 0, refusal
 	}
 	b.taken += int64(n)
 	return n, err
@@ -55,8 +55,8 @@ type place struct {
 
 // reserve returns a place for a new session, or a refusal.
 func reserve(l *httpguard.Limiter, client string) (*place, *httpguard.Refusal) {
-	if no := l.Take(client, sessions, 1); no != nil {
-		return nil, no
+	if refusal := l.Take(client, sessions, 1); refusal != nil {
+		return nil, refusal
 	}
 	return &place{give: func() { l.Give(client, sessions, 1) }}, nil
 }
