@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // Policy refuses calls by rule before they reach a sandbox. It prevents accidents of honest models and enforces the
@@ -75,6 +76,20 @@ func DefaultPolicy() Policy {
 	return Policy{Limits: PolicyLimits{
 		FileMB: 10, WorkspaceMB: workspace.Default / workspace.Scale, ExecTimeout: 5 * time.Minute,
 	}}
+}
+
+// ParsePolicy parses a YAML policy over DefaultPolicy. name is used only in errors. Unknown keys, values of the wrong
+// type, negative or fractional limits, and malformed patterns are errors.
+func ParsePolicy(name string, src []byte) (Policy, error) {
+	p := DefaultPolicy()
+	const single = "keep one of them"
+	format := yamlnode.Format{Name: "the policy", Single: single, MaxBytes: 1 << 20, MaxDepth: 16, MaxValues: 50_000}
+	d, root := format.Read(name, src)
+	d.Zero = true // zero means no limit
+	if root == nil || d.Decode(root, "the policy", &p) {
+		d.AddBelow("", p.compile())
+	}
+	return p, d.Err()
 }
 
 // compile checks the policy and splits the patterns. It returns all problems.
