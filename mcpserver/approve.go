@@ -69,9 +69,7 @@ const approvalSchema = `{"type":"object",` +
 
 func question(r hosttools.ApprovalRequest) *mcp.ElicitParams {
 	text := fmt.Sprintf("Code of agent %s asks to call %s.%s with %s", r.Caller.Agent, r.Server, r.Tool, r.Args)
-	return &mcp.ElicitParams{
-		Mode: "form", Message: sanitize.Line(text), RequestedSchema: json.RawMessage(approvalSchema),
-	}
+	return &mcp.ElicitParams{Mode: "form", Message: sanitize.Line(text), RequestedSchema: json.RawMessage(approvalSchema)}
 }
 
 func decision(res *mcp.ElicitResult) hosttools.Decision {

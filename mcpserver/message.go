@@ -182,9 +182,7 @@ func messageOf(id jsonrpc.ID, fields map[string]json.RawMessage, data []byte) (j
 	case fields["id"] != nil && !slices.Contains(methods, method):
 		return nil, &fault{code: jsonrpc.CodeMethodNotFound, text: fmt.Sprintf("unknown method %q", sanitize.Clip(method))}
 	case params != nil && params[0] != '{':
-		return nil, &fault{
-			code: jsonrpc.CodeInvalidParams, text: "params must be an object", mute: fields["id"] == nil,
-		}
+		return nil, &fault{code: jsonrpc.CodeInvalidParams, text: "params must be an object", mute: fields["id"] == nil}
 	}
 	return &jsonrpc.Request{ID: id, Method: method, Params: params}, nil
 }

@@ -95,9 +95,7 @@ func (j *job) end(res *mcp.CallToolResult, err error) {
 }
 
 // begin starts the work of a call and waits for it.
-func (s *Server) begin(
-	ctx context.Context, req *mcp.CallToolRequest, c call, do handler,
-) (*mcp.CallToolResult, error) {
+func (s *Server) begin(ctx context.Context, req *mcp.CallToolRequest, c call, do handler) (*mcp.CallToolResult, error) {
 	select {
 	case c.scope.slots <- struct{}{}:
 	default:

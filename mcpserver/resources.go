@@ -50,11 +50,7 @@ func (s *Server) addResources(srv *mcp.Server, find resolver) {
 			if err != nil {
 				return nil, err
 			}
-			cursor := ""
-			if list.Params != nil {
-				cursor = list.Params.Cursor
-			}
-			return s.listResources(ctx, sc, cursor)
+			return s.listResources(ctx, sc, cmp.Or(list.Params, &mcp.ListResourcesParams{}).Cursor)
 		}
 	})
 }

@@ -148,10 +148,8 @@ func (s *Server) callOptions(sc *scope) *tools.CallOptions {
 
 // complete fills in defaults.
 func (o *Options) complete() error {
-	if o.Policy == nil {
-		p := DefaultPolicy()
-		o.Policy = &p
-	}
+	policy := DefaultPolicy()
+	o.Policy = cmp.Or(o.Policy, &policy)
 	if err := fill("IdleTimeout", &o.IdleTimeout, DefaultIdleTimeout); err != nil {
 		return err
 	}

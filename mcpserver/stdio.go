@@ -192,10 +192,9 @@ func readLine(r *bufio.Reader, limit int) (line []byte, long bool, err error) {
 		if !long {
 			line = append(line, part...)
 		}
-		if errors.Is(err, bufio.ErrBufferFull) {
-			continue
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return bytes.TrimRight(line, "\r\n"), long, err
 		}
-		return bytes.TrimRight(line, "\r\n"), long, err
 	}
 }
 

@@ -213,10 +213,9 @@ var sessionIDPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
 func validSessionID(id string) bool { return sessionIDPattern.MatchString(id) }
 
 // takeTasks removes the matching sessions from the scope and returns them.
-func (sc *scope) takeTasks(want func(*taskSession) bool) []*taskSession {
+func (sc *scope) takeTasks(want func(*taskSession) bool) (taken []*taskSession) {
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
-	var taken []*taskSession
 	for id, t := range sc.tasks {
 		if want(t) {
 			taken = append(taken, t)
