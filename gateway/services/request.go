@@ -258,7 +258,7 @@ func (x *exchange) answer(res *http.Response) error {
 	h := http.Header{}
 	for name, values := range res.Header {
 		_, own := x.key[name]
-		if own || stays.MatchString(name) || x.secrets.InName(name) {
+		if own || stays.MatchString(name) || x.secrets.Replace(strings.ToLower(name)) != strings.ToLower(name) {
 			continue
 		}
 		for _, v := range values {

@@ -48,15 +48,14 @@ func (x Relay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Transport: x.Transport, FlushInterval: -1, ModifyResponse: x.Answer, ErrorHandler: x.Failed,
 		ErrorLog: log.New(io.Discard, "", 0), // of ended connections; Failed gets errors of the server
 	}
+	ended := false
 	defer func() {
-		if p := recover(); p != nil {
-			if p == http.ErrAbortHandler { // the answer breaks off, possibly before its first byte
-				_ = http.NewResponseController(w).Flush() // the client may have gone
-			}
-			panic(p)
+		if !ended { // the answer breaks off, possibly before its first byte
+			_ = http.NewResponseController(w).Flush() // the client may have gone
 		}
 	}()
 	proxy.ServeHTTP(finalOnly{w}, r)
+	ended = true
 	// Trailers may name the account.
 	maps.DeleteFunc(w.Header(), func(name string, _ []string) bool {
 		return strings.HasPrefix(name, http.TrailerPrefix)
@@ -91,7 +90,7 @@ func EndWith(ctx context.Context, w http.ResponseWriter) (stop func() bool) {
 const MinSecret = 8
 
 // Secrets returns the values of headers with credentials, and parts of these values, in the forms in which a server may
-// quote them: unchanged, without their scheme, and in base64, which can encode a longer text. The password of the
+// quote them: unchanged, without their scheme, in lower case, and in base64, even of a longer text. The password of the
 // scheme Basic and the values of cookies count too.
 func Secrets(headers http.Header, parts ...string) sanitize.Secrets {
 	var words []string
@@ -99,8 +98,9 @@ func Secrets(headers http.Header, parts ...string) sanitize.Secrets {
 		if text = strings.TrimSpace(text); len(text) < MinSecret { // space around a value is not sent
 			return
 		}
-		words = append(words, text)
-		for before := range 3 { // bytes before text, modulo 3; the characters at both ends depend on other bytes
+		words = append(words, text, strings.ToLower(text)) // header names have no case
+		// Bytes before text, modulo 3. The characters at both ends depend on other bytes.
+		for before := range 3 {
 			for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
 				encoded := encoding.EncodeToString(append(make([]byte, before), text...))
 				words = append(words, encoded[(before*8+5)/6:(before+len(text))*8/6])

@@ -50,10 +50,8 @@ var spellings = func() (list [256][]string) {
 		raw := string([]byte{byte(i)})
 		list[i] = []string{raw}
 		if i >= 0x20 && i < 0x7f && !unicode.IsLetter(rune(i)) && !unicode.IsDigit(rune(i)) {
-			for _, form := range []string{"%%%02x", "%%%02X", `\u%04x`, `\u%04X`, "&#%d;", "&#%03d;", "&#x%x;", "&#x%X;", `\%c`} {
-				list[i] = append(list[i], fmt.Sprintf(form, i))
-			}
-			list[i] = append(list[i], html.EscapeString(raw))
+			all := fmt.Sprintf(`%%%02[1]x %%%02[1]X \u%04[1]x \u%04[1]X &#%[1]d; &#%03[1]d; &#x%[1]x; &#x%[1]X; \%[1]c`, i)
+			list[i] = append(list[i], append(strings.Fields(all), html.EscapeString(raw))...)
 		}
 		slices.SortStableFunc(list[i], func(a, b string) int { return len(b) - len(a) })
 	}
@@ -83,22 +81,9 @@ func (s Secrets) Replace(text string) string {
 	return string(p.push([]byte(text), true))
 }
 
-// InName reports whether the name of a header contains a secret, in upper or lower case.
-func (s Secrets) InName(name string) bool {
-	name = strings.ToLower(name)
-	for _, list := range s.words {
-		for _, w := range list {
-			if strings.Contains(name, strings.ToLower(string(w))) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // Reader returns a reader that reads from r and replaces the secrets. It holds back the end of the last line, as long
-// as a secret, whether or not it looks like one. Otherwise, the sizes of the parts would tell a secret byte by byte to a
-// program that chooses the text. If r fails, this end is lost, because it can be a part of a secret.
+// as a secret, whether or not it looks like one. Otherwise, a program that chooses the text could find a secret byte by
+// byte from the sizes of the parts. If r fails, this end is lost, because it can be a part of a secret.
 func (s Secrets) Reader(r io.ReadCloser) io.ReadCloser {
 	return &secretsReader{ReadCloser: r, p: passing{s: s}}
 }
