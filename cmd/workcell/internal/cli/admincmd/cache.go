@@ -23,7 +23,7 @@ func newCacheCmd(a *command) *cobra.Command {
 		Aliases: []string{"caches"},
 		Short:   "Manage the package caches of sandboxes",
 		Long: `Fill, list, and empty caches. A cache is a directory on the host that sandboxes read instead of downloading
-the same packages again. A sandbox uses the cache pip if its agent's file sets cache: [pip] or you pass --cache pip.
+the same packages again. A sandbox uses the pip cache if the agent file sets cache: [pip] or you pass --cache pip.
 Sandboxes cannot write to caches; only ` + "`cache fill`" + ` can.`,
 	}, newCacheLsCmd(a), newCacheFillCmd(a), newCacheRmCmd(a))
 }

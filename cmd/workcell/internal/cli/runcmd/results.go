@@ -132,7 +132,7 @@ func newRunsDiffCmd(a *command) *cobra.Command {
 		Example: "  workcell runs diff run_… | git apply\n  workcell runs diff run_… src/main.go",
 		Long: `Print the changes of a run to its workspace as a patch in Git format, including binary files, modes, and
 links. The workspace must be a copy of a directory. You can apply the patch with git apply. With PATH, the command
-prints only the changes of this file or directory.
+prints only the changes to that file or directory.
 
 Files that are not in the patch are listed on standard error. On a terminal, control characters are escaped.`,
 		Args: cobra.RangeArgs(1, 2),

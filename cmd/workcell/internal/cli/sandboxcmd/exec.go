@@ -80,7 +80,7 @@ func newSandboxExecCmd(a *command) *cobra.Command {
 	cmd := a.Verb(cli.EngineFlags, &cobra.Command{
 		Use:   "exec [flags] SANDBOX [--] COMMAND [ARG…]",
 		Short: "Run a command in a sandbox",
-		Long: `Run a command in a sandbox, even while a run uses it. See workcell sandbox --help for the forms of SANDBOX.
+		Long: `Run a command in a sandbox, even while a run is using it. See workcell sandbox --help for the forms of SANDBOX.
 
 COMMAND runs without a shell, with the standard input, output, and error of workcell. All arguments after it belong
 to it, even if workcell has flags with the same name. The exit code is the command's, or 128+n if signal n stopped it.
@@ -260,8 +260,8 @@ func newSandboxAttachCmd(a *command) *cobra.Command {
 	cmd := a.Verb(cli.EngineFlags, &cobra.Command{
 		Use:   "attach [flags] SANDBOX [--] [COMMAND [ARG…]]",
 		Short: "Open a terminal in a sandbox",
-		Long: `Open a terminal in a sandbox, even while a run uses it. Job control, Ctrl-C, full-screen programs, and window
-resizing work as in any terminal. See workcell sandbox --help for the forms of SANDBOX.
+		Long: `Open a terminal in a sandbox, even while a run is using it. Job control, Ctrl-C, full-screen programs, and
+window resizing work as in any terminal. See workcell sandbox --help for the forms of SANDBOX.
 
 Without COMMAND, attach joins the latest existing terminal, shows its last output again, and detaches its other
 client. If no terminal exists, it starts a shell: $SHELL of the sandbox, the shell in /etc/passwd unless that is sh, or
