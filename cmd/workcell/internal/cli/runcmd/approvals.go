@@ -27,8 +27,9 @@ func newApprovalsCmd(a *command) *cobra.Command {
 	deny.Flags().StringVar(&note, "note", "", "`TEXT`: reason for the code that calls the tool")
 	return cli.Subcommands(&cobra.Command{
 		Use: "approvals", Short: "Answer calls that wait for approval",
-		Long: `List and answer calls of host tools that wait for approval, in all processes with the same state. The
-first answer counts, even if the run also asks at its terminal. After 15 minutes without an answer, a call is refused.
+		Long: `List the host tool calls that are waiting for approval, and allow or deny them, in all processes with
+the same state. The first answer counts, even if the run also asks at its terminal. After 15 minutes without an answer,
+a call is refused.
 
 If a run has no terminal, these calls are refused immediately. To wait for an answer, set approvals: wait in
 workcell.yaml, or keep a page of ` + "`workcell ui`" + ` open, where you can also answer.`,

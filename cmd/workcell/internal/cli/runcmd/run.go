@@ -98,7 +98,7 @@ network.allow. Code in a sandbox does not see your environment or API keys.
 
 A workflow fails after one hour or 50 steps unless it sets timeout or max_steps. A single agent fails after 7 days.
 --workspace copies a directory to /workspace in the sandboxes, without links, special files, .git, .hg, and .svn. The
-original is changed only if you pass --apply or later run ` + "`workcell runs apply`" + `. To see the changes
+original is left unchanged unless you pass --apply or run ` + "`workcell runs apply`" + ` later. To see the changes
 first, use ` + "`workcell runs diff`" + `. The changes and outputs of a run are kept for 30 days (retention.runs).
 
 --detach requires a PostgreSQL database (--state). It queues the run and its files there and prints the run ID. A

@@ -83,7 +83,7 @@ func newSandboxExecCmd(a *command) *cobra.Command {
 		Long: `Run a command in a sandbox, even while a run is using it. See workcell sandbox --help for the forms of SANDBOX.
 
 COMMAND runs without a shell, with the standard input, output, and error of workcell. All arguments after it belong
-to it, even if workcell has flags with the same name. The exit code is the command's, or 128+n if signal n stopped it.
+to it, even if workcell has flags with the same name. The exit code is the command's, or 128+n if signal n ended it.
 It is 124 if the command timed out (all its processes are killed), 125 if Workcell failed, 126 if the program cannot
 be executed, and 127 if it was not found.
 
