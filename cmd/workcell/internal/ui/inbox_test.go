@@ -81,7 +81,7 @@ func TestInbox(t *testing.T) {
 		id := "question" + answer.verb + answer.stored + answer.note[:min(len(answer.note), 2)]
 		r.ask(id, "run_waits", "", long, time.Hour)
 		want(t, r.page("/inbox"), "orders.refund", `"amount": 1000000000000000000001, "id": "two"`, strings.Repeat("x", 3900),
-			"Allow once", "59:59 left")
+			"Allow once", "59:", " left")
 		want(t, r.page("/runs"), "waits", "orders.refund")
 		want(t, r.page("/runs/run_waits"), "◆ waits", "orders.refund", "Allow once", `"id": "one"`)
 		for _, at := range []string{"/runs", "/runs/run_done", "/runs/run_waits/journal", "/sandboxes", "/inbox"} {
