@@ -164,6 +164,7 @@ func written(command string) string {
 		// Releases are not this tree.
 		{`^go install github.com/workcell-dev/workcell/cmd/workcell@latest`, `make build`},
 		{`^git clone https://github.com/workcell-dev/workcell && cd workcell`, `true`},
+		{`\b10\.0\.0\.5\b`, `127.0.0.1`}, // an address of another host
 		// A terminal ends with the input, and a server when it is stopped.
 		{`^workcell sandbox attach .*`, "timeout 5 script -qec '$0' /dev/null <<<exit; (( $$? % 124 == 0 ))"},
 		{`^workcell (mcp|dev|worker|ui|sandbox forward)\b.*`, "timeout -s INT 3 $0\n(( $$? % 124 == 0 ))"},
