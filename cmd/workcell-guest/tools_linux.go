@@ -70,7 +70,7 @@ func (c *toolsCommand) report(err error) int {
 		if errors.Is(err, errUsage) {
 			code = 2
 		}
-		if err == errUsage {
+		if err == errUsage { //nolint:errorlint // a wrapped errUsage has its own text
 			text = toolsUsage
 		}
 		_, _ = io.WriteString(c.err, text) // a write error cannot be reported anywhere

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -12,7 +13,7 @@ func TestClassify(t *testing.T) {
 	for code, want := range map[string]error{
 		"XX000": nil, "XX001": ErrCorrupt, "XX002": ErrCorrupt, "25P03": ErrUnreachable, "53100": ErrFull,
 	} {
-		if got := classify(&pgconn.PgError{Code: code}); got != want {
+		if got := classify(&pgconn.PgError{Code: code}); !errors.Is(got, want) {
 			t.Errorf("%s: %v, want %v", code, got, want)
 		}
 	}

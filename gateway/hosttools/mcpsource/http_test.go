@@ -46,7 +46,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewDecoder(r.Body).Decode(&req) // DELETE requests have no body
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	result := ""
+	var result string
 	switch id := r.Header.Get("Mcp-Session-Id"); {
 	case id != "" && (id != fmt.Sprint(s.sessions) || !s.live):
 		w.WriteHeader(http.StatusNotFound)
