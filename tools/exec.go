@@ -48,7 +48,8 @@ func (b *binding) execCommand(ctx context.Context, in execInput) (out execOutput
 		return out, err
 	}
 	res, err := s.Exec(ctx, req)
-	counts := b.recordHostCalls(ctx, host, res) // also after an error, to remove the saved results of calls later
+	// A failed command may have made calls. Their saved results must be removed later.
+	counts := b.recordHostCalls(ctx, host, res)
 	if err != nil {
 		return out, err
 	}

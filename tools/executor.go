@@ -107,8 +107,8 @@ func (b *binding) execute(ctx context.Context, p *ai.ModelParams) (*ai.ModelResp
 	}, nil
 }
 
-// takeExecution returns the execution of a context, and a context without it. Host tools called by the coding agent may
-// run other prompts with values of this context, and these prompts are executions of their own.
+// takeExecution returns the execution of a context, and a context without it. If a host tool of the coding agent runs
+// another prompt with values of this context, that prompt gets a separate execution.
 func takeExecution(ctx context.Context) (*execution, context.Context) {
 	x, ok := ctx.Value(executionKey{}).(*execution)
 	if !ok { // the prompt was not run as an Agent

@@ -94,7 +94,7 @@ func newSandboxForkCmd(a *command) *cobra.Command {
 		Short: "Create sandboxes from a snapshot",
 		Long: `Create sandboxes with the files of a snapshot and the settings of the original sandbox, and print their IDs.
 Forks of a named sandbox exist until you remove them. Other forks, such as forks of a run's sandbox, are removed
-when the run ends or at their idle timeout, whichever comes first.`,
+when the run ends, or earlier if they reach their idle timeout.`,
 		Example: "  for id in $(workcell sandbox fork -n 3 mybox before); do workcell sandbox exec $id -- make; done",
 		Args:    cobra.ExactArgs(2),
 		RunE: a.inSandbox(func(ctx context.Context, m *app.Manager, s *session.Session, args []string) error {
