@@ -122,16 +122,23 @@ func (m operations) Abandoned(ctx context.Context) ([]record.Record, error) {
 		if !onEngine && !m.keeper.LeavesWorkspace(rec) {
 			continue
 		}
-		if lives, err := m.store.Lives(ctx, rec.Owner); err != nil {
+		lives := false
+		if rec.Owner != m.owner {
+			lives, err = m.store.Lives(ctx, rec.Owner)
+		} else if lives = m.own(rec.ID) != nil; !lives { // a sweep of this manager is checking the sandbox
+			rec.Owner = m.keeper.NoOwner()
+		}
+		if err != nil {
 			return nil, err
-		} else if !lives {
+		}
+		if !lives {
 			abandoned = append(abandoned, rec)
 		}
 	}
 	return abandoned, nil
 }
 
-// connectedWait is how long RemoveAbandoned waits until other processes have disconnected.
+// connectedWait is how long RemoveAbandoned waits until other processes have disconnected and a sweep has ended its check.
 const connectedWait = 5 * time.Second
 
 // errConnected reports a process connected to a sandbox without an owner.
@@ -139,11 +146,15 @@ var errConnected error = &sanitize.Error{Text: "another process is connected to 
 
 // RemoveAbandoned implements admin.RemoveAbandoned.
 func (m operations) RemoveAbandoned(ctx context.Context, rec record.Record) error {
-	// The guest may need some time to notice the end of a killed process.
-	for until := time.Now().Add(connectedWait); m.connectedTo(ctx, rec) == used; {
+	for until := time.Now().Add(connectedWait); ; {
+		err := errConnected // the guest may need some time to notice the end of a killed process
+		if m.connectedTo(ctx, rec) != used {
+			if err = m.keeper.EndUnowned(ctx, rec, owner.Removed); !errors.Is(err, custody.ErrInTransition) {
+				return sandbox.WrapError("Remove", m.driver, rec.ID, err)
+			}
+		}
 		if time.Now().After(until) || !bound.Pause(ctx, custody.HandoverPause) {
-			return sandbox.WrapError("Remove", m.driver, rec.ID, errConnected)
+			return sandbox.WrapError("Remove", m.driver, rec.ID, err)
 		}
 	}
-	return sandbox.WrapError("Remove", m.driver, rec.ID, m.keeper.EndUnowned(ctx, rec, owner.Removed))
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -99,6 +100,38 @@ func TestCloseOrphans(t *testing.T) {
 	if len(states) != 2 || states[another.String()] != session.StateReady || states[s.Key().String()] != session.StateKept {
 		t.Errorf("there are %v", states)
 	}
+}
+
+// TestAbandonedDuringSweep verifies that a sandbox is listed, and can be removed, while the manager's own sweep checks it.
+func TestAbandonedDuringSweep(t *testing.T) {
+	t.Parallel()
+	e, opts := newEngine(t), shared()
+	s := left(t, e, opts, session.UserKey("lab"), record.IdleStop)
+	m, clock := newTimed(t, e, opts)
+	clock.add(time.Hour)
+	checking, checked := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	e.setHooks(nil, nil, func(context.Context, string) error {
+		first.Do(func() {
+			close(checking)
+			<-checked
+		})
+		return nil
+	})
+	swept := make(chan struct{})
+	go func() {
+		defer close(swept)
+		m.Reap(t.Context())
+	}()
+	<-checking
+	list, err := admin.Abandoned(t.Context(), m)
+	if err != nil || len(list) != 1 || list[0].ID != s.ID() {
+		t.Fatalf("Abandoned = %v, %v", list, err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { close(checked) })
+	must(t, admin.RemoveAbandoned(t.Context(), m, list[0]))
+	<-swept
+	e.holds(t, 0)
 }
 
 // TestConnectedIsKept verifies that a sandbox with a connected process is neither removed as garbage nor expired. After
