@@ -138,7 +138,7 @@ func (m operations) Abandoned(ctx context.Context) ([]record.Record, error) {
 	return abandoned, nil
 }
 
-// connectedWait is how long RemoveAbandoned waits until other processes have disconnected and a sweep has ended its check.
+// connectedWait is how long RemoveAbandoned waits until other processes have disconnected and a sweep has ended.
 const connectedWait = 5 * time.Second
 
 // errConnected reports a process connected to a sandbox without an owner.

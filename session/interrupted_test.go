@@ -102,7 +102,8 @@ func TestCloseOrphans(t *testing.T) {
 	}
 }
 
-// TestAbandonedDuringSweep verifies that a sandbox is listed, and can be removed, while the manager's own sweep checks it.
+// TestAbandonedDuringSweep verifies that a sandbox is listed and can be removed while the manager's own sweep checks
+// it.
 func TestAbandonedDuringSweep(t *testing.T) {
 	t.Parallel()
 	e, opts := newEngine(t), shared()

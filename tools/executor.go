@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -131,7 +132,7 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 	if err != nil {
 		return nil, err
 	}
-	leave, err := b.takeTurn(ctx, x.agent)
+	leave, err := b.takeTurn(ctx, cmp.Or(x.agent, agent.Driver.Name()))
 	if err != nil {
 		return nil, err
 	}
@@ -214,6 +215,10 @@ func (b *binding) grantExecutor(ctx context.Context, s *session.Session, o *exec
 	o.Grant = func(ctx context.Context, r *sandbox.ExecRequest) {
 		access.Under(trace.SpanContextFromContext(ctx))
 		r.Services, r.EnvBefore, r.Tools = req.Services, req.EnvBefore, req.Tools
+		env := map[string]string{} // not the CLI's map, which is used for several commands
+		maps.Copy(env, req.Env)
+		maps.Copy(env, r.Env)
+		r.Env = env
 	}
 	return grant, nil
 }
@@ -291,19 +296,31 @@ type turn struct {
 	agent string
 }
 
-// takeTurn waits until no other run uses the coding agent's home directory. leave ends this run's turn.
+// turnHolder is the run that has a turn.
+type turnHolder struct {
+	hosts *hostCalls
+	left  chan struct{} // closed at the end of the turn
+}
+
+// takeTurn waits until no other run uses the coding agent's home directory. leave ends this run's turn. A host tool of
+// the other run cannot wait for it, so takeTurn returns ErrUnsupported.
 func (b *binding) takeTurn(ctx context.Context, agent string) (leave func(), err error) {
-	t, mine := turn{b.run(ctx).Key(b.name(ctx)), agent}, make(chan struct{})
+	t, mine := turn{b.run(ctx).Key(b.name(ctx)), agent}, &turnHolder{hosts: b.hosts, left: make(chan struct{})}
 	for {
 		other, taken := b.box.turns.LoadOrStore(t, mine)
 		if !taken {
 			return func() {
 				b.box.turns.Delete(t)
-				close(mine)
+				close(mine.left)
 			}, nil
 		}
+		holder, _ := other.(*turnHolder) // the map has no other values
+		if holder.hosts != nil && holder.hosts.set.Serves(ctx) {
+			return nil, fmt.Errorf("tools: %w: a host tool cannot run the coding agent %q in the sandbox of its caller; "+
+				"set session: isolated", backend.ErrUnsupported, agent)
+		}
 		select {
-		case <-other.(chan struct{}):
+		case <-holder.left:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("tools: waiting for another run of the coding agent in the sandbox: %w", context.Cause(ctx))
 		}

@@ -182,7 +182,7 @@ type toolbox struct {
 	rounds interrupt.Rounds[*interrupt.Job[any]] // interrupted calls, waiting for their restart
 
 	texts sync.Map // registered partials, by name
-	turns sync.Map // channels of the current turns of coding agents, by turn; closed when the turn ends
+	turns sync.Map // *turnHolder by turn
 
 	mu     sync.Mutex // guards cached; never held while a tool runs
 	cached map[string][]byte

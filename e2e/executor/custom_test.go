@@ -4,13 +4,17 @@ package executor
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/fstest"
 
+	"github.com/firebase/genkit/go/genkit"
+
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/executor/drivers"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -131,5 +135,31 @@ func TestCustomAgent(t *testing.T) {
 	}
 	if len(r.model.Requests()) != 0 {
 		t.Error("a model was asked")
+	}
+}
+
+// TestHostToolRunsItsCaller verifies that a host tool that runs the coding agent which called it gets an error, because
+// the coding agent would wait for itself.
+func TestHostToolRunsItsCaller(t *testing.T) {
+	t.Parallel()
+	var coder *tools.Agent
+	registry, err := hosttools.New(nil, hosttools.Static("app", hosttools.Tool{
+		Definition: hosttools.Definition{Name: "again", Description: "Runs the agent."},
+		Handle: func(ctx context.Context, _ hosttools.Call) (hosttools.Result, error) {
+			_, err := coder.Run(ctx, nil, nil)
+			return hosttools.Result{Failed: true, Text: fmt.Sprint(err)}, nil
+		},
+	}))
+	must(t, err)
+	g := genkit.Init(t.Context(), genkit.WithPlugins(&tools.Plugin{Manager: manager(t), HostTools: registry}),
+		genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir("."))
+	file := "---\nsandbox: {mode: executor, image: \"workcell/debian:12\", host_tools: {allow: [app.again]}, " +
+		"executor: {command: custom, argv: [sh, -c, 'tools call app.again 2>&1 || true']}}\n---\nx"
+	agents, err := tools.LoadAgentsFS(g, fstest.MapFS{"coder.prompt": {Data: []byte(file)}})
+	must(t, err)
+	coder = agents["coder"]
+	res, err := coder.Run(t.Context(), nil, nil)
+	if err != nil || !strings.Contains(res.Text, "cannot run the coding agent") {
+		t.Errorf("%+v, %v", res, err)
 	}
 }

@@ -351,7 +351,7 @@ func (p *pass) handle(ctx context.Context) (o outcome) {
 			o = outcome{err: errPanic}
 		}
 	}()
-	ctx = context.WithValue(ctx, callerKey{}, p.caller)
+	ctx = context.WithValue(ctx, setKey{}, p.set)
 	o.res, o.err = p.entry.tool.Handle(ctx, Call{Args: p.canonical, Caller: p.caller})
 	return o
 }

@@ -22,8 +22,8 @@ type Grant struct {
 	Approver Approver // if nil, calls with a required approval are refused
 }
 
-// callerKey is the context key of the Caller of the current call.
-type callerKey struct{}
+// setKey is the context key of the *Set of the current call.
+type setKey struct{}
 
 // maxDepth is the maximum nesting depth of runs started by host tools.
 const maxDepth = 3
@@ -53,6 +53,7 @@ type Counts struct {
 type Set struct {
 	r        *Registry
 	grant    Grant
+	outer    *Set // of the call that started this run; nil if no host tool started it
 	sorted   []*entry
 	byName   map[string]*entry // by name in sandboxes and by name in rules
 	digest   string
@@ -71,6 +72,15 @@ type Set struct {
 
 	mu     sync.Mutex // guards closed
 	closed bool
+}
+
+// Serves reports whether ctx belongs to a call through the set, or to a run that such a call started.
+func (s *Set) Serves(ctx context.Context) bool {
+	at, _ := ctx.Value(setKey{}).(*Set)
+	for at != nil && at != s {
+		at = at.outer
+	}
+	return at != nil
 }
 
 // RulesError lists the problems of a grant's rules.
@@ -99,11 +109,14 @@ func (r *Registry) Set(ctx context.Context, g Grant) (*Set, error) {
 		return nil, &RulesError{problems}
 	}
 	g.Rules.Allow = slices.Clone(g.Rules.Allow)
-	outer, _ := ctx.Value(callerKey{}).(Caller) // if a host tool starts the run
-	g.Caller.Depth = outer.Depth + 1
+	outer, nested := ctx.Value(setKey{}).(*Set) // if a host tool starts the run
+	g.Caller.Depth = 1
+	if nested {
+		g.Caller.Depth += outer.grant.Caller.Depth
+	}
 	limits := g.Rules.Limits.WithDefaults().Under(r.o.Policy.Limits)
 	s := &Set{
-		r: r, grant: g, sorted: granted, byName: map[string]*entry{}, limits: limits, load: newLoad(limits),
+		r: r, grant: g, outer: outer, sorted: granted, byName: map[string]*entry{}, limits: limits, load: newLoad(limits),
 		reading: make(chan struct{}, 1),
 	}
 	s.tally = within(ctx, &s.grant, limits)
