@@ -49,10 +49,13 @@ func (a *Command) PrintLines(v any, lines ...string) error {
 }
 
 // Progress starts a progress display. The caller must close it.
-func (a *Command) Progress() *progress { return newProgress(a.Stdin, a.Stderr) }
+func (a *Command) Progress() *progress { return newProgress(a.Stdin, a.Stderr, a.dumb()) }
 
 // front implements Options.Front.
-func (a *Command) front(w io.Writer) app.Front { return newProgress(a.Stdin, w) }
+func (a *Command) front(w io.Writer) app.Front { return newProgress(a.Stdin, w, a.dumb()) }
+
+// dumb reports whether the terminal does not support control sequences.
+func (a *Command) dumb() bool { return a.Options.Env.Get("TERM") == "dumb" }
 
 // PrintList prints items. The text format is a table with one row per item.
 func PrintList[T any](a *Command, items []T, header []string, row func(T) []string) error {

@@ -54,7 +54,7 @@ func TestTableIsSafeForATerminal(t *testing.T) {
 func TestProgressOffATerminalIsPlainLines(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
-	p := newProgress(nil, &b)
+	p := newProgress(nil, &b, false)
 	p.Status("opening")
 	p.Pull(backend.PullProgress{Image: "python", Status: "Pulling"})
 	p.Pull(backend.PullProgress{Image: "python", Layer: "a", Status: "Downloading", Current: 1 << 20, Total: 3 << 20})

@@ -34,14 +34,18 @@ type progress struct {
 	pulls   map[string]map[string]backend.PullProgress // layers of images during a pull
 	running []string                                   // current steps of runs, oldest first
 
-	stop chan struct{} // stops the ticker; nil without a live line
-	done chan struct{}
+	stop    chan struct{} // stops the ticker; nil without a live line
+	done    chan struct{}
+	restore func() // restores the console's mode; nil for nothing to do
 }
 
-// newProgress starts a progress display. On a terminal, a goroutine redraws the live line until Close.
-func newProgress(in io.Reader, w io.Writer) *progress {
+// newProgress starts a progress display. On a terminal that supports control sequences, a goroutine redraws the live
+// line until Close. dumb is whether the terminal does not support them.
+func newProgress(in io.Reader, w io.Writer, dumb bool) *progress {
 	p := &progress{in: in, w: w, kind: "workflow", now: time.Now, pulls: map[string]map[string]backend.PullProgress{}}
-	if _, p.live = terminal(w); p.live {
+	_, onTerminal := terminal(w)
+	if p.live = onTerminal && !dumb; p.live {
+		p.restore = showSequences(w)
 		p.stop, p.done = make(chan struct{}), make(chan struct{})
 		go p.tick()
 	}
@@ -97,6 +101,9 @@ func (p *progress) Close() {
 	close(p.stop)
 	<-p.done
 	p.Status("")
+	if p.restore != nil {
+		p.restore()
+	}
 }
 
 func (p *progress) tick() {

@@ -92,7 +92,8 @@ func (a *command) drawTrace(ctx context.Context, j runstore.Store, id, out strin
 		}
 		o := runtrace.Options{All: all, Width: 120}
 		if width, ok := cli.TerminalWidth(a.Stdout); ok {
-			o.Color, o.Width = a.Options.Env.Get("NO_COLOR") == "", cmp.Or(width, o.Width)
+			o.Color = a.Options.Env.Get("NO_COLOR") == "" && a.Options.Env.Get("TERM") != "dumb"
+			o.Width = cmp.Or(width, o.Width)
 		}
 		if err := t.Text(a.Stdout, o); err != nil {
 			return err
