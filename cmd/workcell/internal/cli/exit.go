@@ -23,14 +23,16 @@ const exitCodeHelp = `Exit codes:
   4        the model cannot be used: missing key or unknown provider
   5        the container engine is not available or cannot run sandboxes; see workcell doctor
   6        sandbox or run not found, or its container or files are gone (sandbox open can rebuild a named sandbox)
-  7        conflict: already exists with different settings, is in use, or has ended; or files changed since the run started
+  7        conflict: already exists with different settings, is in use, or has ended; or files differ that the command
+           would overwrite (runs apply, runs get, --out)
   8        capacity: sandbox or process limit reached, or the workspace or host disk is full
   124      sandbox exec, attach: the command in the sandbox timed out
   125      sandbox exec, attach: Workcell failed, or the flags or arguments are invalid
   126      sandbox exec, attach: the program is not executable
   127      sandbox exec, attach: program not found in the sandbox
   128+n    signal n terminated workcell or, with exec and attach, the command: 130 Ctrl-C, 137 SIGKILL, 143 SIGTERM
-Otherwise, sandbox exec and attach return the exit code of the command in the sandbox.`
+Otherwise, sandbox exec and attach return the exit code of the command in the sandbox. Their own errors have exit
+code 125 instead of 1 to 8.`
 
 // finish prints err for the user and returns the exit code. A command stopped by a signal exits with the code
 // for the signal, whatever the error.

@@ -74,7 +74,7 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 			"`SOURCE:TARGET[:rw]`: mount host directory SOURCE at TARGET in sandboxes; read-only unless you add :rw "+
 				"(repeatable)")
 		f.StringVar(&a.Options.OCIRuntime, "oci-runtime", "",
-			"`NAME`: OCI runtime, for example runsc for gVisor (default: the engine's default)")
+			"`NAME`: OCI runtime, for example runsc to use gVisor's own kernel (default: the engine's default)")
 		f.Var(OneOf(&a.Options.Isolation, backend.Isolations()...), "isolation",
 			"minimum isolation of sandboxes; a workflow or agent can raise it but not lower it")
 	}

@@ -32,7 +32,7 @@ func newCacheLsCmd(a *command) *cobra.Command {
 	return a.Verb(cli.OutputFlags, &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
-		Short:   "List caches",
+		Short:   "List caches with their sizes and limits",
 		Example: "  workcell cache ls -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {

@@ -20,7 +20,7 @@ func newConfigCmd(a *command) *cobra.Command {
 		Short: "Show all settings",
 		Long: `Show all settings and their values. With --origin, the output includes the origin of each value: a flag, an
 environment variable, the configuration file, or the default. Flags override environment variables, which override the
-configuration file.`,
+configuration file, which overrides the default.`,
 		Example: "  workcell config show --origin\n  workcell config show --config workcell.yaml -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(_ *cobra.Command, _ []string) error {

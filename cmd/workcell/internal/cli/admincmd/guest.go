@@ -33,8 +33,8 @@ func newGuestImageCmd(a *command) *cobra.Command {
 		Use:   "image --output FILE",
 		Short: "Write the guest agent image",
 		Long: `Write the guest agent image to an archive for docker load, ctr images import, kind load, or crane push, and
-print the image reference. Kubernetes pods get the guest agent from this image. The image belongs to this version of
-Workcell.`,
+print the image reference. The guest agent is the part of Workcell that runs in each sandbox. It can't be copied
+into a pod, so Kubernetes pulls it with this image. The image belongs to this version of Workcell.`,
 		Example: "  workcell guest image --output guest.tar && crane push guest.tar registry.example.com/workcell/guest:1\n" +
 			"  workcell guest image --output guest.tar && kind load image-archive guest.tar",
 		Args: cobra.NoArgs,

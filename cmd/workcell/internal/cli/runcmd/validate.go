@@ -66,7 +66,7 @@ func newValidateCmd(a *command) *cobra.Command {
 		Short:   "Check agents, workflows, scripts, and skills",
 		Long: `Check agents (*.prompt), workflows and model scripts (*.yaml, *.yml), skills (SKILL.md), and directories that
 contain any of these. The command also checks the agents of workflows, and the partials and skills of agents. It reports
-all problems with file and line, and exits with 3 if it finds any. It needs no container engine or API keys.
+all problems with file, line, and column, and exits with 3 if it finds any. It needs no container engine or API keys.
 
 Problems that you can fix with flags of ` + "`workcell run`" + ` are warnings. Examples are a model of an unknown
 provider (--model) and a workspace directory that does not exist (--workspace).`,

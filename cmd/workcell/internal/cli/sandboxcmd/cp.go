@@ -21,8 +21,8 @@ func newSandboxCpCmd(a *command) *cobra.Command {
 	return a.Verb(cli.EngineFlags, &cobra.Command{
 		Use:   "cp [flags] SANDBOX:PATH FILE|DIR|- or cp [flags] FILE|DIR|- SANDBOX:PATH",
 		Short: "Copy files to or from a sandbox",
-		Long: `Copy a file or directory to or from a sandbox. PATH must be in /workspace or /tmp. Use - for standard input
-or output, with a single file. Write ./NAME for a local file with a colon in its name.
+		Long: `Copy a file, or a directory with its contents, to or from a sandbox. PATH must be in /workspace or /tmp. Use -
+for standard input or output, with a single file. Write ./NAME for a local file with a colon in its name.
 
 If the destination is a directory, the source is copied into it under its own name. Use SOURCE/. to copy only the
 contents of a directory. Otherwise the destination is the new name, and its parent directory must exist. Existing

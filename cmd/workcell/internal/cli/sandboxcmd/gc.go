@@ -44,7 +44,6 @@ The command also lists or removes:
   - packages installed by pip_packages, npm_packages, or setup that no sandbox uses, if they were not used for 30 days,
     their image has changed, or all of them together exceed 20 GiB
   - cache contents that were replaced more than a day ago
-  - on Docker, volumes with the guest agent of other Workcell versions, unless they are in use or new
   - with --yes, runs that ended more than 30 days ago (retention.runs), and workspace copies left by killed commands
 
 It never removes sandboxes that a process uses, sandboxes on other backends, or the current contents of caches.`,
@@ -61,7 +60,7 @@ It never removes sandboxes that a process uses, sandboxes on other backends, or 
 	return cmd
 }
 
-// GarbageOutput is a sandbox without a process, an unused environment, or an unused version of the guest agent.
+// GarbageOutput is a sandbox without a process, an unused environment, or the old contents of a cache.
 type GarbageOutput struct {
 	ID       string    `json:"id"`
 	Key      string    `json:"key"` // only for sandboxes

@@ -142,6 +142,7 @@ func newSandboxKillCmd(a *command) *cobra.Command {
 		Short: "Stop commands in a sandbox",
 		Long: `Stop commands in a sandbox and all their child processes: send SIGTERM and, after two seconds,
 SIGKILL. The sandbox keeps running. The client that started the command gets the status killed.
+To list the commands of a sandbox, run ` + "`workcell sandbox logs SANDBOX`" + `.
 
 With --signal, only this signal is sent. The IDs of the commands are printed; commands that have exited are ignored.`,
 		Example: "  workcell sandbox kill mybox exe_…\n  workcell sandbox kill --signal INT mybox exe_…\n" +

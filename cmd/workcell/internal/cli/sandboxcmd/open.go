@@ -89,7 +89,7 @@ cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
 	f.DurationVar(&o.idle, "idle-timeout", 0, "stop the sandbox after this idle time; 0 means never (default never, "+
 		session.DefaultIdleTimeout.String()+" with --idle-policy stop)")
 	f.Var(cli.OneOf(&o.req.IdlePolicy, record.IdleRemove, record.IdleStop), "idle-policy",
-		"stop or remove an idle sandbox (default stop, if that keeps its files)")
+		"stop or remove an idle sandbox (default: as before, or for a new sandbox stop, if that keeps its files)")
 	f.BoolVar(&o.rebuild, "rebuild", false,
 		"rebuild the sandbox if its image or limits differ, and keep its workspace files")
 	return cmd

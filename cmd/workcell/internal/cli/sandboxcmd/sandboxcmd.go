@@ -31,7 +31,9 @@ ID to a unique prefix with at least four characters after sbx_ or run_.
 
 A sandbox created with ` + "`sandbox open`" + ` is kept until you remove it. A run's sandbox is removed when the
 run ends; until then, you can use it too. By default, a sandbox has no network access, 1 CPU, 2 GiB of memory, and
-500 MiB for /workspace.`,
+500 MiB for /workspace.
+
+Commands with the same state directory or database see the same sandboxes.`,
 		Example: "  id=$(workcell sandbox open --image python:3.11-slim)\n" +
 			"  workcell sandbox exec \"$id\" -- sh -c 'date > out.txt'\n" +
 			"  workcell sandbox cp \"$id\":out.txt .\n" +

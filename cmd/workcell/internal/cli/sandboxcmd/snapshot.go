@@ -93,8 +93,9 @@ func newSandboxForkCmd(a *command) *cobra.Command {
 		Use:   "fork [flags] SANDBOX NAME",
 		Short: "Create sandboxes from a snapshot",
 		Long: `Create sandboxes with the files of a snapshot and the settings of the original sandbox, and print their IDs.
-Forks of a named sandbox exist until you remove them. Other forks, such as forks of a run's sandbox, are removed
-when the run ends, or earlier if they reach their idle timeout.`,
+Forks of a named sandbox have its idle timeout and idle policy; without an idle timeout, they exist until you
+remove them. Other forks, such as forks of a run's sandbox, are removed when the run ends, or earlier if they reach
+their idle timeout.`,
 		Example: "  for id in $(workcell sandbox fork -n 3 mybox before); do workcell sandbox exec $id -- make; done",
 		Args:    cobra.ExactArgs(2),
 		RunE: a.inSandbox(func(ctx context.Context, m *app.Manager, s *session.Session, args []string) error {
