@@ -34,7 +34,8 @@ type execFlags struct {
 // addTo adds the flags. Errors of other flags have the exit code of the command's own errors. dockerHint is the hint
 // for Docker's -it.
 func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
-	cmd.Flags().StringVarP(&f.dir, "workdir", "w", "", "`DIR`: directory to "+dir+" in; a relative path starts at /workspace")
+	cmd.Flags().StringVarP(&f.dir, "workdir", "w", "",
+		"`DIR`: directory to "+dir+" in; a relative path starts at /workspace")
 	cli.EnvFlag(cmd.Flags(), &f.env)
 	cmd.Flags().StringVarP(&f.user, "user", "u", "",
 		"`UID[:GID]`: user to "+dir+" as, or root; must be the sandbox's user")
