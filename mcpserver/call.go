@@ -100,7 +100,7 @@ func (s *Server) perform(ctx context.Context, c call, do handler) (res *mcp.Call
 }
 
 func errCancelled() error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call was cancelled"}
+	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call was canceled"}
 }
 
 // failure converts err to the error for the caller. It logs internal errors for the operator, because they do not help

@@ -348,7 +348,7 @@ func (s *Server) taskResult(ctx context.Context, c call, in taskInput) (*mcp.Cal
 	}
 	res, err := s.await(ctx, c, j)
 	if err != nil && ctx.Err() == nil {
-		err = toolspec.Failf(toolspec.CodeClosed, "the call was cancelled").
+		err = toolspec.Failf(toolspec.CodeClosed, "the call was canceled").
 			WithRemediation("Make the call again if it is still needed.")
 	}
 	return res, err

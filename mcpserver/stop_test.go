@@ -106,7 +106,7 @@ func TestStopAnswersCalls(t *testing.T) {
 	}
 	stop()
 	for name, answer := range answers {
-		if got := <-answer; !strings.Contains(got, "the call was cancelled") {
+		if got := <-answer; !strings.Contains(got, "the call was canceled") {
 			t.Errorf("%s: %q", name, got)
 		}
 	}

@@ -418,7 +418,7 @@ func (b *binding) endStarted(ctx context.Context) {
 	defer cancel()
 	for _, s := range b.sandboxes() {
 		if err := b.release(ctx, s); err != nil {
-			b.box.log.ErrorContext(ctx, "cannot kill processes of a cancelled agent", "sandbox", s.ID(), "error", err)
+			b.box.log.ErrorContext(ctx, "cannot kill processes of a canceled agent", "sandbox", s.ID(), "error", err)
 		}
 	}
 }

@@ -32,6 +32,6 @@ func guard[T any](ctx context.Context, r *run, path string, fn func(context.Cont
 	case <-time.After(r.opts.StopGrace):
 		var none T
 		return none, failf(codeTimeout, context.Cause(ctx),
-			"did not return within %s after it was cancelled and was abandoned", r.opts.StopGrace)
+			"did not return within %s after it was canceled and was abandoned", r.opts.StopGrace)
 	}
 }

@@ -39,7 +39,7 @@ var errSibling = errors.New("another branch failed")
 // Messages of steps that an enclosing step ended. If the process dies before the enclosing step ends, they run again.
 const (
 	endedByTimeout = "the enclosing step took too long"
-	endedBySibling = "cancelled because another branch failed"
+	endedBySibling = "canceled because another branch failed"
 )
 
 // run is one run of a workflow.
@@ -212,7 +212,7 @@ func (r *run) stopped(ctx context.Context) *Error {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return finalf(codeTimeout, ctx.Err(), "the caller's deadline has passed")
 	}
-	return finalf(CodeCancelled, context.Canceled, "cancelled")
+	return finalf(CodeCancelled, context.Canceled, "canceled")
 }
 
 // interrupted reports whether the run was interrupted and must be left for a later Resume.

@@ -176,7 +176,7 @@ func (p *Program) runtimeError(ctx context.Context, err error) *Error {
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		e.Msg, e.Err = fmt.Sprintf("the expression takes longer than %s", p.most.time), ErrLimit
 		if errors.Is(ctx.Err(), context.Canceled) {
-			e.Msg, e.Err = "cancelled", context.Canceled
+			e.Msg, e.Err = "canceled", context.Canceled
 		}
 	case errors.As(err, &value):
 		e.Place, e.Err = p.after(p.nodeOffset(value.NodeID())), limitOf(value.Unwrap())

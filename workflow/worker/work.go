@@ -312,4 +312,4 @@ func (q *Queue) release(ctx context.Context, runID, owner string, lost <-chan st
 	return err
 }
 
-var errCancelled = errors.New("the run was cancelled on request")
+var errCancelled = errors.New("the run was canceled on request")

@@ -91,7 +91,7 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
 				h.keepTrace(ev.RunID)
 				go runstore.AwaitCancel(ctx, j, ev.RunID, func() { // ends with ctx
-					cancel(errors.New("cancelled by `workcell runs cancel`"))
+					cancel(errors.New("canceled by `workcell runs cancel`"))
 				})
 			}
 		},

@@ -403,7 +403,7 @@ func (a *App) cancelDead(ctx context.Context, j runstore.Store, r runstore.Run) 
 		if _, err := admin.RemoveScope(ctx, m.Manager, scopeOf(r.ID)); err != nil {
 			return err
 		}
-		why := &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled after its process exited"}
+		why := &workflow.Error{Code: workflow.CodeCancelled, Message: "canceled after its process exited"}
 		if err := j.Finish(ctx, r.ID, workflow.Cancelled, why); err != nil {
 			return err
 		}
@@ -447,6 +447,6 @@ func (a *App) cancelQueued(ctx context.Context, j runstore.Store, r runstore.Run
 	if err != nil {
 		return err
 	}
-	why := &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled before it started"}
+	why := &workflow.Error{Code: workflow.CodeCancelled, Message: "canceled before it started"}
 	return j.Finish(ctx, r.ID, workflow.Cancelled, why)
 }

@@ -77,7 +77,7 @@ stop, as with Ctrl-C, and waits for it. If the process was killed, the command e
 				return err
 			}
 			if err = a.showRun(ctx, j, r.ID); errors.Is(err, runstore.ErrDamaged) {
-				a.Notice("run %s was cancelled, but its steps cannot be shown: %v", r.ID, err)
+				a.Notice("run %s was canceled, but its steps cannot be shown: %v", r.ID, err)
 				return nil
 			}
 			return err
