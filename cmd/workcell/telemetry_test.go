@@ -321,7 +321,7 @@ func TestKeptTrace(t *testing.T) {
 	}
 	cmd := workcell(t, "runs", "trace", "run_none")
 	cmd.Env = environ
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "run not found") {
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), `"run_none" not found`) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -116,7 +116,7 @@ func FindRun(ctx context.Context, j runstore.Store, id string) (runstore.Run, er
 	}
 	switch len(found) {
 	case 0:
-		return r, Fail(ExitNotFound, fmt.Errorf("run not found: %q", id), "run `workcell runs ls` to list runs")
+		return r, Fail(ExitNotFound, fmt.Errorf("run %q not found", id), "run `workcell runs ls` to list runs")
 	case 1:
 		return found[0], nil
 	}

@@ -114,7 +114,7 @@ type UnknownSandbox struct {
 	Names []string // names not found
 }
 
-func (e *UnknownSandbox) Error() string { return e.Text + ": " + backend.ErrNotFound.Error() }
+func (e *UnknownSandbox) Error() string { return e.Text + " " + backend.ErrNotFound.Error() }
 
 func (e *UnknownSandbox) Unwrap() error { return backend.ErrNotFound }
 

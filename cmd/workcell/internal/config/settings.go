@@ -213,16 +213,15 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 		&setting{key: keyKubernetes + "dns.labels", to: (*pairs)(&k.DNSLabels), fallback: pairs{"k8s-app=kube-dns"}},
 		&setting{key: keyKubernetes + "dns.port", to: &k.DNSPort, fallback: 53, check: func() (string, string) {
 			if k.DNSPort < 1 || k.DNSPort > math.MaxUint16 {
-				return fmt.Sprintf("port %d is out of range", k.DNSPort), "from 1 to 65535"
+				return fmt.Sprintf("port must be 1 to %d, not %d", math.MaxUint16, k.DNSPort), ""
 			}
 			return "", ""
 		}},
 	)
-	retention := func(key string, to *time.Duration) *setting {
-		zero := key == keyRetentionText
-		return &setting{key: key, to: to, zero: zero, check: func() (string, string) {
-			if *to < 0 || *to == 0 && !zero || *to > maxRetention {
-				return fmt.Sprintf("%v is out of range", *to), "from 1s to " + maxRetention.String()
+	retention := func(key string, to *time.Duration, least time.Duration) *setting {
+		return &setting{key: key, to: to, zero: least == 0, check: func() (string, string) {
+			if *to < least || *to > maxRetention {
+				return fmt.Sprintf("%s must be %s to %s, not %s", key, least, maxRetention, *to), ""
 			}
 			return "", ""
 		}}
@@ -234,9 +233,9 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 		}),
 		c.telemetry("service_name", "OTEL_SERVICE_NAME", "workcell", func(string) (string, string) { return "", "" }),
 		&setting{key: keyContent, to: &c.TraceContent, flag: "trace-content"},
-		retention(keyRetentionRuns, &c.KeepRuns),
-		retention(keyRetentionKept, &c.KeepSandboxes),
-		retention(keyRetentionText, &c.KeepTranscripts),
+		retention(keyRetentionRuns, &c.KeepRuns, time.Millisecond),
+		retention(keyRetentionKept, &c.KeepSandboxes, time.Millisecond),
+		retention(keyRetentionText, &c.KeepTranscripts, 0),
 		&setting{key: "approvals", to: &c.Approvals, check: func() (string, string) {
 			return oneOf("value", c.Approvals, "refuse", ApprovalsWait)
 		}},
@@ -335,8 +334,8 @@ func (c *Config) countPool() (problem, hint string) {
 		}
 		count, err := strconv.Atoi(n)
 		if err != nil || count < 0 || count > maxPool {
-			return fmt.Sprintf("%s=%s is out of range", image, n),
-				fmt.Sprintf("from 0 to %d sandboxes of an image, as %s=4", maxPool, image)
+			return fmt.Sprintf("the number of sandboxes of %s must be 0 to %d, not %q", image, maxPool, n),
+				fmt.Sprintf("for example %s=4", image)
 		}
 		if c.Pool[image] = count; count == 0 {
 			delete(c.Pool, image)

@@ -117,7 +117,7 @@ func (o *cacheFillOptions) run(ctx context.Context, a *command) error {
 		return err
 	}
 	if o.sizeMB < 0 || o.sizeMB > 1<<20 {
-		return app.InvalidFlag("size-mb", o.sizeMB, "must be from 1 to 1048576")
+		return app.InvalidFlag("size-mb", o.sizeMB, "must be 1 to 1048576")
 	}
 	variables, err := cli.ParseEnv(a.Options.Env, o.env)
 	if err != nil {

@@ -108,7 +108,7 @@ func newRunsLsCmd(a *command) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, _ []string) error {
 			if q.Limit < 1 || q.Limit > app.MaxRuns {
-				return app.InvalidFlag("limit", q.Limit, fmt.Sprintf("must be from 1 to %d", app.MaxRuns))
+				return app.InvalidFlag("limit", q.Limit, fmt.Sprintf("must be 1 to %d", app.MaxRuns))
 			}
 			page, err := a.ListRuns(ctx, j, q)
 			if err != nil {

@@ -34,7 +34,7 @@ engine. On a second signal, the worker exits immediately.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.MaxRuns < 1 || o.MaxRuns > maxWorkerRuns {
-				return app.InvalidFlag("max-runs", o.MaxRuns, fmt.Sprintf("must be from 1 to %d", maxWorkerRuns))
+				return app.InvalidFlag("max-runs", o.MaxRuns, fmt.Sprintf("must be 1 to %d", maxWorkerRuns))
 			}
 			if o.Grace < 0 {
 				return app.InvalidFlag("grace", o.Grace, "for example --grace 5m")

@@ -124,7 +124,7 @@ func (o *sandboxExecOptions) run(cmd *cobra.Command, a *command, args []string) 
 		return err
 	}
 	if o.timeout < sandbox.MinExecTimeout || o.timeout > sandbox.MaxExecTimeout {
-		allowed := fmt.Sprintf("must be from %s to %s", sandbox.MinExecTimeout, sandbox.MaxExecTimeout)
+		allowed := fmt.Sprintf("must be %s to %s", sandbox.MinExecTimeout, sandbox.MaxExecTimeout)
 		return app.InvalidFlag("exec-timeout", o.timeout, allowed)
 	}
 	return a.inSandbox(func(ctx context.Context, m *app.Manager, s *session.Session, argv []string) error {

@@ -284,7 +284,7 @@ func (f limitFlags) limits() (backend.Limits, error) {
 			return l, err
 		}
 		if least, most := row.Bounds(); f[flag].Changed && (value < least || value > most) {
-			return l, app.InvalidFlag(flag, value, fmt.Sprintf("must be from %d to %d %s", least, most, row.Unit))
+			return l, app.InvalidFlag(flag, value, fmt.Sprintf("must be %d to %d %s", least, most, row.Unit))
 		}
 		*row.Of(&l) = value * row.Scale
 	}
