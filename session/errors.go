@@ -24,10 +24,10 @@ type ConflictError struct {
 func (e *ConflictError) Error() string {
 	fields := strings.Join(e.Fields, ", ")
 	if e.Gone {
-		return fmt.Sprintf("sandbox %s was removed but its workspace was kept; it was created with a different %s",
+		return fmt.Sprintf("sandbox %s was removed but its workspace was kept; it was created with different settings: %s",
 			e.Key, fields)
 	}
-	return fmt.Sprintf("sandbox %s already exists with a different %s", e.Key, fields)
+	return fmt.Sprintf("sandbox %s already exists with different settings: %s", e.Key, fields)
 }
 
 // Unwrap returns backend.ErrExists.

@@ -305,7 +305,7 @@ func TestSharing(t *testing.T) {
 	}
 	other := codeMode()
 	other.Limits.MemoryMB = 256
-	if out := open(ctx, other); code(out) != "exists" || !strings.Contains(message(out), `the sandbox "default" of this run already exists with a different limits`) {
+	if out := open(ctx, other); code(out) != "exists" || !strings.Contains(message(out), `the sandbox "default" of this run already exists with different settings: limits`) {
 		t.Errorf("an agent with another wish: %v", out)
 	}
 	other.Session = "own"

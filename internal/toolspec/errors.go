@@ -169,7 +169,7 @@ func ErrorOf(err error) *Error {
 	case errors.As(err, &launch):
 		return e.WithRemediation(launchRemediation(launch.Reason))
 	case errors.As(err, &conflict):
-		e.Message = fmt.Sprintf("the sandbox %q of this run already exists with a different %s", conflict.Key.Name,
+		e.Message = fmt.Sprintf("the sandbox %q of this run already exists with different settings: %s", conflict.Key.Name,
 			strings.Join(conflict.Fields, ", "))
 		return e.WithRemediation("Agents that share a sandbox must use the same settings: report this, or use " +
 			"sandbox_open with another session_key.")

@@ -62,7 +62,7 @@ func TestErrorOf(t *testing.T) {
 		},
 		{&sandbox.LaunchError{Reason: sandbox.LaunchNotFound, Message: "foo"}, CodeNotFound, "cannot start the command: foo", false},
 		{&sandbox.LaunchError{Reason: sandbox.LaunchNoResources, Message: "foo"}, CodeCapacity, "cannot start the command: foo", true},
-		{&session.ConflictError{Key: session.WorkflowKey("r", "n"), Fields: []string{"image", "env"}}, CodeExists, `the sandbox "n" of this run already exists with a different image, env`, false},
+		{&session.ConflictError{Key: session.WorkflowKey("r", "n"), Fields: []string{"image", "env"}}, CodeExists, `the sandbox "n" of this run already exists with different settings: image, env`, false},
 		{&Error{Code: CodeQuota, Message: "m"}, CodeQuota, "m", false},
 	} {
 		if got := ErrorOf(tt.err); got.Code != tt.code || got.Message != tt.message || got.Retryable != tt.retryable {
