@@ -47,7 +47,7 @@ var (
 	ErrProtocol = errors.New("guest protocol error")
 	// ErrVersion means that another version of Workcell created the sandbox, and this version cannot talk to the sandbox's
 	// guest agent. It wraps ErrProtocol.
-	ErrVersion = fmt.Errorf("the sandbox is of another version: %w", ErrProtocol)
+	ErrVersion = fmt.Errorf("another version of Workcell created the sandbox: %w", ErrProtocol)
 )
 
 // Error describes a failed operation of a backend on a sandbox. Package session creates these errors. Drivers return

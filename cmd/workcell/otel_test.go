@@ -153,7 +153,7 @@ func TestCollectorThatIsNotThere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			stderr := runTraced(t, append(testEnviron(t), vars...), canaryRun(t))
-			if n := strings.Count(stderr, "notice: cannot export traces or metrics: "); n != 1 {
+			if n := strings.Count(stderr, "workcell: cannot export traces or metrics: "); n != 1 {
 				t.Errorf("%d notices:\n%s", n, stderr)
 			}
 		})

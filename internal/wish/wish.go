@@ -38,7 +38,7 @@ func Request(s frontmatter.Sandbox) session.Request {
 }
 
 // MoreIsolation is the remedy for a backend.IsolationError.
-const MoreIsolation = "use an OCI runtime such as runsc, or another backend; " +
+const MoreIsolation = "use --oci-runtime with a runtime such as runsc, or another backend; " +
 	"`workcell doctor` shows the isolation of each"
 
 // CheckIsolation returns a *frontmatter.Error with the place in the file if new sandboxes of an agent would be less

@@ -73,7 +73,7 @@ func (a *App) checkMounts(list []backend.Mount) error {
 			dir, err := WithoutLinks(dir)                        // later commands trust even a file created later
 			if abs, absErr := filepath.Abs(dir); errors.Join(sourceErr, err, absErr) == nil &&
 				(strings.HasPrefix(source+"/", abs+"/") || strings.HasPrefix(abs+"/", source+"/")) {
-				return UsageError(fmt.Errorf("mounts: %s contains keys, or files of Workcell", m.Source),
+				return UsageError(fmt.Errorf("mount source %s contains keys or Workcell's files", m.Source),
 					"mount another directory")
 			}
 		}

@@ -189,7 +189,7 @@ func CheckInputName(name string, fields map[string]string) error {
 	case fields == nil:
 		return fmt.Errorf("invalid input name %q", sanitize.Cut(name, 60))
 	case len(fields) == 0:
-		return fmt.Errorf("unknown input %s; no input is used", sanitize.Cut(name, 60))
+		return fmt.Errorf("unknown input %s; no inputs are available", sanitize.Cut(name, 60))
 	}
 	names := slices.Sorted(maps.Keys(fields))
 	if near, ok := suggest.Closest(name, names); ok {
@@ -213,10 +213,10 @@ func textField(fields map[string]string) (string, error) {
 		return names[0], nil
 	}
 	if len(names) == 0 {
-		return "", UsageError(errors.New("no input is used"),
-			"read an input in the file, for example {{task}} in an agent, or omit it")
+		return "", UsageError(errors.New("no inputs are available"),
+			"add an input to the file, for example {{task}} in an agent, or omit the text")
 	}
-	return "", UsageError(errors.New("no input for plain text"),
+	return "", UsageError(errors.New("plain text requires an input named input or task"),
 		"use NAME=VALUE with "+strings.Join(names, ", "))
 }
 

@@ -162,7 +162,7 @@ func (a *App) checkWorkspace(ctx context.Context, wf *workflow.Workflow, at tran
 	if rest := len(skipped) - len(names); rest > 0 {
 		more = fmt.Sprintf(" and %d more", rest)
 	}
-	a.Notice("notice: links and special files in %s are not copied: %s%s", at.Dir, strings.Join(names, ", "), more)
+	a.Notice("links and special files in %s are not copied: %s%s", at.Dir, strings.Join(names, ", "), more)
 	return nil
 }
 

@@ -151,8 +151,7 @@ func (a *App) checkNote(r runstore.Run, n runNote) error {
 			return nil
 		}
 		return Fail(ExitFailed, fmt.Errorf("run %s was not started with this state directory", r.ID),
-			"resume it on the host and with the --state-dir where it started, because the database must not choose "+
-				"local files, "+again)
+			"resume it on the host where it started, with the same --state-dir, "+again)
 	}
 	if err != nil || slices.Contains(own, r.Note) {
 		return err

@@ -109,10 +109,10 @@ func TestUnusedInput(t *testing.T) {
 	r, err := New(Options{Stderr: io.Discard}).TaskRunner(t.Context(), nil, nil, dir, dir, CodingTasks{})
 	checktest.Must(t, err)
 	for name, tc := range map[string]struct{ text, field string }{
-		"none":   {"no input is used", "unknown input goal; no input is used"},
+		"none":   {"no inputs are available", "unknown input goal; no inputs are available"},
 		"reads":  {"map[input:x]", "map[goal:x]"},
 		"whole":  {"map[input:x]", "map[goal:x]"},
-		"plain":  {"no input is used", "unknown input goal; no input is used"},
+		"plain":  {"no inputs are available", "unknown input goal; no inputs are available"},
 		"topic":  {"map[topic:x]", "unknown input goal; available inputs are topic"},
 		"each":   {"map[items:x]", "unknown input goal; available inputs are items"},
 		"outer":  {"map[input:x]", "map[goal:x]"},

@@ -95,7 +95,7 @@ containers, Kubernetes pods, or Linux namespaces on this host (the local backend
 To check your setup, run ` + "`workcell doctor`" + `. To run an agent (a .prompt file) or a workflow (a .yaml file), use
 ` + "`workcell run FILE`" + `. To create a sandbox manually, use ` + "`workcell sandbox open`" + `. The default backend is
 Docker, or containerd if Docker is not available. containerd and local require Linux. The flags below apply to all
-commands. Documentation: https://github.com/workcell-dev/workcell
+commands, except for --state of runs ls. Documentation: https://github.com/workcell-dev/workcell
 
 By default, sandboxes have no network access. Workcell removes a run's sandboxes when the run ends, unless
 you pass --keep or the workflow keeps them (retention, checkpoints).
@@ -181,6 +181,10 @@ func wrapArgErrors(cmd *cobra.Command) {
 				return app.UsageError(fmt.Errorf("unexpected argument %q", args[0]), todo)
 			case c.HasAvailableSubCommands():
 				return app.UsageError(err, commandHint(c, args))
+			case len(args) == 0:
+				err = errors.New("missing argument")
+			case strings.Contains(err.Error(), " arg(s), "): // cobra.ExactArgs and similar functions
+				err = fmt.Errorf("invalid number of arguments: %d", len(args))
 			}
 			return app.UsageError(err, fmt.Sprintf("usage: %s", c.UseLine()))
 		}

@@ -40,8 +40,8 @@ func (s Set) kubernetes() Engine {
 		},
 		Absent: func(context.Context) string { return "" },
 		Fix: func(error) string {
-			return "set KUBECONFIG to a cluster's file, and kubernetes.context and kubernetes.namespace to a namespace " +
-				"where this user has the Role from docs/operations/kubernetes.md"
+			return "set KUBECONFIG, and in the configuration file kubernetes.context and kubernetes.namespace; in this " +
+				"namespace, you need the Role from docs/operations/kubernetes.md"
 		},
 		at: func() string {
 			server, namespace, err := kubernetes.Locate(s.kubernetesOptions())

@@ -295,6 +295,6 @@ func (n *exportNotice) Handle(err error) {
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = errors.New("the collector did not respond in time")
 		}
-		fmt.Fprintf(n.w, "workcell: notice: cannot export traces or metrics: %s\n", sanitize.Line(err.Error()))
+		fmt.Fprintf(n.w, "workcell: cannot export traces or metrics: %s\n", sanitize.Line(err.Error()))
 	})
 }

@@ -63,7 +63,7 @@ func TestExportNoticeAppearsOnce(t *testing.T) {
 	n := &exportNotice{w: &b}
 	n.Handle(context.DeadlineExceeded)
 	n.Handle(io.EOF)
-	if got, want := b.String(), "workcell: notice: cannot export traces or metrics: the collector did not respond in time\n"; got != want {
+	if got, want := b.String(), "workcell: cannot export traces or metrics: the collector did not respond in time\n"; got != want {
 		t.Errorf("notices = %q, want %q", got, want)
 	}
 }

@@ -78,7 +78,7 @@ func (a *command) input(
 		return nil, app.Fail(app.ExitInvalid, err, "pass NAME=VALUE or --input-file FILE")
 	}
 	for _, name := range app.Unset(wf, input) {
-		a.Notice("notice: input %s is empty; to set it, pass %[1]s=VALUE", name)
+		a.Notice("input %s is empty; to set it, pass %[1]s=VALUE", name)
 	}
 	return input, nil
 }
@@ -98,7 +98,7 @@ func (a *command) reportStrange(input, schema map[string]any) {
 	fields := app.InputFields(schema)
 	for _, name := range slices.Sorted(maps.Keys(input)) {
 		if err := app.CheckInputName(name, fields); err != nil {
-			a.Notice("notice: %v", err)
+			a.Notice("%v", err)
 		}
 	}
 }

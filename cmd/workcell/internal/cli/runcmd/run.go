@@ -118,9 +118,9 @@ func runArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 && strings.HasSuffix(args[0], app.AgentExt) {
 		return nil
 	}
-	if len(args) > 1 && strings.Contains(args[1], "=") {
-		return app.UsageError(fmt.Errorf("%s is not a workflow", sanitize.Cut(args[1], 60)),
-			"pass workflow inputs with --input "+sanitize.Cut(args[1], 60))
+	if len(args) > 1 {
+		return app.UsageError(fmt.Errorf("unexpected argument %q", sanitize.Cut(args[1], 60)),
+			"pass workflow inputs with --input NAME=VALUE")
 	}
 	return cobra.ExactArgs(1)(cmd, args)
 }
@@ -131,7 +131,8 @@ func newAgentCmd(a *command) *cobra.Command {
 		Short: "Run an agent and print its answer",
 		Long:  "Run an agent and print its answer, as `workcell run FILE.prompt` does. For INPUT, see `workcell run --help`.",
 		Example: "  workcell agent run examples/agents/python-developer.prompt 'print the first 20 primes'\n" +
-			"  workcell agent run examples/agents/data-analyst.prompt question='Which region sold most?' csv=@sales.csv",
+			"  workcell agent run examples/agents/data-analyst.prompt question='Which region sold most?' " +
+			"csv=@examples/workflows/projects/sales/sales.csv",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && !strings.HasSuffix(args[0], app.AgentExt) {
 				return app.UsageError(fmt.Errorf("%s is not an agent", args[0]),

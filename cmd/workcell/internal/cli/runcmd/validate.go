@@ -273,7 +273,7 @@ func modelProblem(doc *frontmatter.Document) error {
 		if app.NeedsNoModel(doc) {
 			return nil
 		}
-		return doc.Problem("", "add model: provider/name, or pass --model to run", "the agent has no model")
+		return doc.Problem("", "add model: provider/name, or pass --model to `workcell run`", "the agent has no model")
 	}
 	use := models.Use{Model: doc.Meta.Model, Agent: strings.TrimSuffix(filepath.Base(doc.File), app.AgentExt)}
 	if _, err := use.Provider(); err != nil {
@@ -281,7 +281,7 @@ func modelProblem(doc *frontmatter.Document) error {
 		return doc.Problem("model", hint, "%v", err)
 	}
 	if err := app.CheckCoding(doc, use.Model); err != nil {
-		return doc.Problem("model", "use another model, or pass --model to run", "%v", err)
+		return doc.Problem("model", "use another model, or pass --model to `workcell run`", "%v", err)
 	}
 	return nil
 }

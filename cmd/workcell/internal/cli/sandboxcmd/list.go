@@ -26,11 +26,11 @@ func newSandboxLsCmd(a *command) *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List sandboxes",
-		Long: `List sandboxes. A sandbox is created (being prepared), running (accepts commands), stopped (only its files
-remain), or kept (its run has ended). ENDS shows when a sandbox ends if it stays idle; it is not idle while a process
-runs in it. If the process that had the sandbox died, ENDS shows when cleanup removes it or its kept files. With --all,
-the list includes sandboxes that were removed in the last hour, or lost by a run in the last 30 days, and REASON shows
-why a sandbox is not running.
+		Long: `List sandboxes. A sandbox is created (being prepared), running (accepts commands), pooled (ready for later
+use), stopped (only its files remain), kept (its run has ended), lost, removing, or removed. ENDS shows when a sandbox
+ends if it stays idle; it is not idle while a process runs in it. If the process that had the sandbox died, ENDS shows
+when cleanup removes it or its kept files. With --all, the list includes sandboxes that were removed in the last hour,
+or lost by a run in the last 30 days, and REASON shows why a sandbox is not running.
 
 With --watch, the command prints a line for each sandbox that is added, changed, or removed, until you interrupt it. A
 gap line means that events may be missing because the engine was not reachable.`,
@@ -118,7 +118,7 @@ func (a *command) noticeElsewhere(ctx context.Context, m *app.Manager) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(others)) {
-		a.Notice("notice: not listed: %s; use --backend %s", app.Counted(others[name], name+" sandbox"), name)
+		a.Notice("not listed: %s; use --backend %s", app.Counted(others[name], name+" sandbox"), name)
 	}
 }
 
@@ -129,7 +129,8 @@ func newSandboxShowCmd(a *command) *cobra.Command {
 		Short:   "Show details of a sandbox",
 		Long: `Show details of a sandbox, such as its state, user, image, backend, and isolation; -o json includes its
 limits and settings. POLICY is the SHA-256 digest of the settings; command results show only the first few digits. The
-output also shows why a sandbox is not running. You can show sandboxes that were removed or lost in the last hour.`,
+output also shows why a sandbox is not running. You can show sandboxes that were removed in the last hour, or lost by a
+run in the last 30 days.`,
 		Example: "  workcell sandbox show mybox\n  workcell sandbox show sbx_… -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE:    a.managed(app.StateWanted, first, a.showSandbox),
