@@ -132,7 +132,7 @@ func EndsWithoutOwner(rec record.Record) string {
 	case at.IsZero():
 		return "when removed"
 	case wait <= 0 && !running:
-		return "at the next gc"
+		return "at the next cleanup"
 	case wait <= 0: // running processes count as use
 		when = "when idle"
 	}

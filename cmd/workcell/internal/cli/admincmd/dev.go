@@ -20,7 +20,7 @@ func newDevCmd(a *command) *cobra.Command {
 	return a.Verb(groups, &cobra.Command{
 		Use:     "dev PATH…",
 		Example: "  genkit start -- workcell dev examples/agents examples/workflows/debug-and-fix.yaml",
-		Short:   "Serve agents and workflows to the Genkit Developer UI",
+		Short:   "Serve agents and workflows to Genkit's Developer UI",
 		Long: `Serve agents and workflows to the Genkit Developer UI until you interrupt the command. PATH is a workflow, an
 agent, or a directory of agents. Start this command with the Genkit CLI:
 

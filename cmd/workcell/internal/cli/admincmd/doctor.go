@@ -296,18 +296,18 @@ func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d e
 // enforcement reports the limits enforced by this engine.
 func (r *engineReport) enforcement(c backend.Capabilities) {
 	r.Capabilities = &c
-	workspace := "size of /workspace, monitored: commands are killed above the limit, about one second after they " +
+	workspace := "monitored: size of /workspace; commands are killed above the limit, about one second after they " +
 		"exceed it"
 	switch c.Workspace {
 	case backend.WorkspaceSized:
-		workspace = "size of /workspace, with a separate file system, whose space is reserved"
+		workspace = "enforced: size of /workspace, with a separate file system, whose space is reserved"
 	case backend.WorkspaceMemory:
-		workspace = "size of /workspace, in memory"
+		workspace = "enforced: size of /workspace, in memory"
 	}
-	root := "root: writable, monitored: commands are killed if files outside /workspace exceed workspace_mb, or 4 GiB " +
+	root := "monitored: writable root; commands are killed if files outside /workspace exceed workspace_mb, or 4 GiB " +
 		"by default"
 	if c.RootEnforcement == backend.WorkspaceMemory {
-		root = "root: writable, in memory"
+		root = "enforced: writable root, in memory"
 	}
 	cgroups := "enable this cgroup controller for the engine; for a rootless engine, set up systemd delegation as root " +
 		"(see its documentation)"
@@ -322,17 +322,17 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 		ok         bool
 		fix        string
 	}{
-		{"memory limit", "memory and swap combined", c.Memory, cgroups},
-		{"cpu limit", "CPU time, in thousandths of a core", c.CPU, cgroups},
-		{"process limit", "processes and threads", c.PIDs, cgroups},
+		{"memory limit", "enforced: memory and swap combined", c.Memory, cgroups},
+		{"cpu limit", "enforced: CPU time, in thousandths of a core", c.CPU, cgroups},
+		{"process limit", "enforced: processes and threads", c.PIDs, cgroups},
 		{"workspace size", workspace, c.Workspace != "", "agents that set limits.workspace_mb are refused; remove it"},
 		{"writable root", root, c.WritableRoot, ""},
-		{"stop and start", "files survive a stop", c.Persistent, ""},
+		{"stop and start", "supported: files survive a stop", c.Persistent, ""},
 	} {
 		if l.ok {
-			r.add(l.name, verdictOK, "enforced: "+l.what, "")
+			r.add(l.name, verdictOK, l.what, "")
 		} else {
-			r.add(l.name, verdictWarn, "cannot be enforced; requests for it fail", l.fix)
+			r.add(l.name, verdictWarn, "not supported; requests for it fail", l.fix)
 		}
 	}
 	modes := make([]string, len(c.Networks))

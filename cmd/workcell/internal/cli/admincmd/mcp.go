@@ -76,7 +76,8 @@ session_status, task_status, task_result, and task_cancel. With --agents, --work
 execute_task, which requires a model provider's API key, unless --model replays recorded answers.
 
 By default, sandboxes have no network access, and clients cannot request it. To allow hosts, use --network-allow.
---policy limits commands, files, CPU, memory, and workspace size, and --allow-image limits images.`,
+--policy limits commands, files, CPU, memory, and workspace size, and --allow-image limits images. Without --policy,
+the limits are 10 MiB per file, 500 MiB per workspace, and 5 minutes per command.`,
 		Example: "  workcell mcp\n" +
 			"  workcell mcp --policy guard.yaml --agents ~/agents --model anthropic/claude-sonnet-4-5\n" +
 			"  workcell mcp --transport http --listen 127.0.0.1:8765\n" +

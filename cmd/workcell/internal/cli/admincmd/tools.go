@@ -61,7 +61,7 @@ func newToolsCmd(a *command) *cobra.Command {
 		})),
 		show,
 		verb(&cobra.Command{
-			Use: "call SERVER.TOOL [JSON|-]", Short: "Call a tool the way code in a sandbox would", Args: cobra.RangeArgs(1, 2),
+			Use: "call SERVER.TOOL [JSON|-]", Short: "Call a tool as code in a sandbox would", Args: cobra.RangeArgs(1, 2),
 			Long: `Call a tool the way code in a sandbox would, with the same checks, conditions, and limits. Only the user at
 the terminal can approve the call. The result is printed to standard output.`,
 			Example: `  workcell tools call orders.lookup '{"id": "42"}' --host-tools host-tools.yaml`,

@@ -59,8 +59,8 @@ within five minutes, and serves pages until you interrupt it. If a server is alr
 command prints a new link for it and exits.
 
 By default, only this host can connect. To listen on an address that other hosts can reach, set --token-file,
---tls-cert, and --tls-key. Behind a reverse proxy, set --behind-proxy, and either --token-file or --user-header.
-Everyone who can log in sees all runs and sandboxes of the state.`,
+--tls-cert, and --tls-key. Behind a reverse proxy, set --behind-proxy, --allow-host, and either --token-file or
+--user-header. Everyone who can log in sees all runs and sandboxes of the state.`,
 		Example: "  workcell ui\n  workcell ui --read-only\n" +
 			"  workcell ui --listen 0.0.0.0:7373 --token-file tokens --tls-cert cert.pem --tls-key key.pem\n" +
 			"  workcell ui --listen 10.0.0.5:7373 --allow-host pages.example.org --behind-proxy 10.0.0.2/32 " +

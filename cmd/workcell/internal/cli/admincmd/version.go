@@ -30,7 +30,7 @@ func newVersionCmd(a *command) *cobra.Command {
 	return a.Verb(cli.OutputFlags, &cobra.Command{
 		Use:     "version",
 		Example: "  workcell version -o json",
-		Short:   "Print the versions of Workcell and its guest agent",
+		Short:   "Print the Workcell and guest agent versions",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := versionInfo{

@@ -40,7 +40,7 @@ type shownOutput struct {
 func newRunsFilesCmd(a *command) *cobra.Command {
 	return a.Verb(cli.OutputFlags, &cobra.Command{
 		Use:     "files RUN [PATH]",
-		Short:   "List the outputs of a run, or the outputs in PATH",
+		Short:   "List a run's outputs, or outputs in PATH",
 		Example: "  workcell runs files run_…\n  workcell runs files run_… dist -o json",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: a.withMade(func(made *runfiles.Archive, args []string) error {
@@ -73,7 +73,7 @@ func newRunsGetCmd(a *command) *cobra.Command {
 	force := false
 	cmd := &cobra.Command{
 		Use:   "get RUN PATH [DIR|-]",
-		Short: "Copy a run's outputs to a directory or standard output",
+		Short: "Copy outputs to a directory or standard output",
 		Long: `Copy an output file or directory of a run to the current directory or to DIR. The copy has the same name.
 To copy all outputs, use . as PATH. Existing files that differ are not overwritten unless you pass --force.
 

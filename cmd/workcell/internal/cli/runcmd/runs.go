@@ -23,7 +23,7 @@ func newRunsResumeCmd(a *command) *cobra.Command {
 		Use: "resume RUN",
 		Example: "  workcell runs resume run_…\n  workcell runs resume run_… --fresh-sandbox\n" +
 			"  workcell runs resume run_… --detach\n  workcell runs resume run_… --from test",
-		Short: "Resume an interrupted run or return to a checkpoint",
+		Short: "Resume a run, or return to a checkpoint",
 		Long: `Resume a run whose process was killed, with its original flags. Completed steps are not
 repeated. The interrupted step runs again: a command restarts, and an agent continues after its last recorded tool
 result. Leftover processes of that step are killed. The run keeps its sandboxes and files. If a sandbox is gone, the
@@ -105,6 +105,7 @@ func newRunsLsCmd(a *command) *cobra.Command {
 		Example: "  workcell runs ls -n 10\n  workcell runs ls --state failed --workflow fix",
 		Aliases: []string{"list"},
 		Short:   "List recent runs, newest first",
+		Long:    "List recent runs, newest first. --state selects states of runs; for a database, set WORKCELL_STATE.",
 		Args:    cobra.NoArgs,
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, _ []string) error {
 			if q.Limit < 1 || q.Limit > app.MaxRuns {

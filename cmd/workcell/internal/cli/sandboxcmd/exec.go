@@ -88,8 +88,8 @@ to it, even if workcell has flags with the same name. The exit code is the comma
 It is 124 if the command timed out (all its processes are killed), 125 if Workcell failed, 126 if the program cannot
 be executed, and 127 if it was not found.
 
-With --interpreter, COMMAND is the source code of a program. If you omit COMMAND, standard input is. The interpreter
-keeps its variables between calls. The value of the program's last expression is printed. Images are omitted.`,
+With --interpreter, COMMAND is the source code of a program. If you omit COMMAND, the program is read from standard
+input. The interpreter keeps its variables between calls. It prints the value of the last expression, but no images.`,
 		Example: "  workcell sandbox exec sbx_… -- python3 -m unittest\n" +
 			"  workcell sandbox exec mybox -w src -e DEBUG=1 -- make < input.txt",
 		Args: func(_ *cobra.Command, args []string) error {

@@ -24,19 +24,19 @@ func TestEndsWithoutOwner(t *testing.T) {
 		state session.State
 		rec   record.Record
 	}{
-		"creating: at the next gc":  {session.StateCreated, record.Record{Key: run, State: record.Creating, Created: now}},
-		"agent's: in 2m":            {running, record.Record{Key: agent, State: ready, LastUsed: at(0), Expires: hour}},
-		"unused agent's: when idle": {running, record.Record{Key: agent, State: ready, LastUsed: at(-time.Hour)}},
-		"run's: in 9m":              {running, record.Record{Key: run, State: ready, Expires: at(9 * time.Minute)}},
-		"named: when removed":       {running, record.Record{Key: named, State: ready}},
-		"named, expires: in 1h":     {running, record.Record{Key: named, State: ready, Expires: hour}},
-		"named, stops: stops in 1h": {running, record.Record{Key: named, State: ready, IdlePolicy: stop, Expires: hour}},
-		"suspended: when removed":   {stopped, record.Record{Key: named, State: ready, IdlePolicy: stop}},
-		"workspace only: in 20d":    {stopped, record.Record{Key: run, State: ready, KeepWorkspace: true, Expires: at(20 * day)}},
-		"retained: in 1h":           {kept, record.Record{Key: run, State: removing, Retention: time.Hour, Expires: hour}},
-		"removing: at the next gc":  {closed, record.Record{Key: run, State: removing, Expires: now}},
-		"overdue: at the next gc":   {closed, record.Record{Key: run, State: removing, Expires: at(-2 * day)}},
-		"another's: with its run":   {running, record.Record{ID: "sbx_other", Key: run}},
+		"creating: at the next cleanup": {session.StateCreated, record.Record{Key: run, State: record.Creating, Created: now}},
+		"agent's: in 2m":                {running, record.Record{Key: agent, State: ready, LastUsed: at(0), Expires: hour}},
+		"unused agent's: when idle":     {running, record.Record{Key: agent, State: ready, LastUsed: at(-time.Hour)}},
+		"run's: in 9m":                  {running, record.Record{Key: run, State: ready, Expires: at(9 * time.Minute)}},
+		"named: when removed":           {running, record.Record{Key: named, State: ready}},
+		"named, expires: in 1h":         {running, record.Record{Key: named, State: ready, Expires: hour}},
+		"named, stops: stops in 1h":     {running, record.Record{Key: named, State: ready, IdlePolicy: stop, Expires: hour}},
+		"suspended: when removed":       {stopped, record.Record{Key: named, State: ready, IdlePolicy: stop}},
+		"workspace only: in 20d":        {stopped, record.Record{Key: run, State: ready, KeepWorkspace: true, Expires: at(20 * day)}},
+		"retained: in 1h":               {kept, record.Record{Key: run, State: removing, Retention: time.Hour, Expires: hour}},
+		"removing: at the next cleanup": {closed, record.Record{Key: run, State: removing, Expires: now}},
+		"overdue: at the next cleanup":  {closed, record.Record{Key: run, State: removing, Expires: at(-2 * day)}},
+		"another's: with its run":       {running, record.Record{ID: "sbx_other", Key: run}},
 	} {
 		info := session.Info{ID: "sbx_1", Key: test.rec.Key, State: test.state, IdlePolicy: test.rec.IdlePolicy}
 		if test.rec.ID = cmp.Or(test.rec.ID, info.ID); test.state == running {

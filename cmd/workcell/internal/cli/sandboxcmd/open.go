@@ -43,7 +43,7 @@ func newSandboxOpenCmd(a *command) *cobra.Command {
 	o.req.Network, o.req.Pull = backend.NetworkNone, backend.PullMissing
 	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags|cli.OutputFlags, &cobra.Command{
 		Use:   "open [flags]",
-		Short: "Create or open a sandbox and print its ID",
+		Short: "Create or open a sandbox",
 		Long: `Create a sandbox and print its ID. By default, it exists until you run ` + "`workcell sandbox rm`" + `.
 
 With --name, you can use the name instead of the ID, and opening the name again returns the existing sandbox. The
