@@ -64,15 +64,19 @@ type Engine struct {
 // Open opens the engine. If this fails, the error contains the address, and the error's hint contains a remedy.
 func (e Engine) Open(ctx context.Context) (backend.SandboxBackend, error) {
 	b, err := e.open(ctx)
-	wrong := errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrInvalid)
-	if !wrong || e.at == nil || ctx.Err() != nil {
+	unsupported := errors.Is(err, backend.ErrUnsupported)
+	wrong := unsupported || e.at != nil && (errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrInvalid))
+	if !wrong || ctx.Err() != nil {
 		return b, err
 	}
 	todo := "run `workcell doctor` to check your setup"
-	if fix := e.Fix(err); fix != "" {
+	if fix := e.Fix(err); fix != "" && (e.at == nil || !unsupported) { // with an address, fixes are about connections
 		todo = fix + "\n" + todo
 	}
-	return nil, hint.New(hint.Unavailable, fmt.Errorf("%w; tried %s", err, e.at()), todo)
+	if e.at != nil {
+		err = fmt.Errorf("%w; tried %s", err, e.at())
+	}
+	return nil, hint.New(hint.Unavailable, err, todo)
 }
 
 // leftOut returns an engine outside of this build, because of the build tag no_NAME.

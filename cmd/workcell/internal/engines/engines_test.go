@@ -1,6 +1,7 @@
 package engines
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -97,5 +98,18 @@ func TestLeftOut(t *testing.T) {
 	}
 	if !strings.Contains(err.Error(), "no_docker") || e.Absent(t.Context()) == "" || e.Fix(err) == "" {
 		t.Errorf("error %q, absent %q, fix %q", err, e.Absent(t.Context()), e.Fix(err))
+	}
+}
+
+// TestUnsupportedHost verifies that opening an engine on an unsupported host returns the remedy of the engine.
+func TestUnsupportedHost(t *testing.T) {
+	t.Parallel()
+	e := Engine{
+		open: func(context.Context) (backend.SandboxBackend, error) { return nil, backend.ErrUnsupported },
+		Fix:  func(error) string { return "use Linux" },
+	}
+	_, err := e.Open(t.Context())
+	if h := hint.Of(err); h == nil || h.Kind != hint.Unavailable || !strings.HasPrefix(h.Hint, "use Linux\n") {
+		t.Errorf("Open = %v, hint %v", err, h)
 	}
 }
