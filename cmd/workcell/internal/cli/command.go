@@ -181,8 +181,6 @@ func wrapArgErrors(cmd *cobra.Command) {
 				return app.UsageError(fmt.Errorf("unexpected argument %q", args[0]), todo)
 			case c.HasAvailableSubCommands():
 				return app.UsageError(err, commandHint(c, args))
-			case len(args) == 0:
-				err = errors.New("missing argument")
 			case strings.Contains(err.Error(), " arg(s), "): // cobra.ExactArgs and similar functions
 				err = fmt.Errorf("invalid number of arguments: %d", len(args))
 			}

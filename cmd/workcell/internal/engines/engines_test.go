@@ -104,11 +104,8 @@ func TestLeftOut(t *testing.T) {
 // TestUnsupportedHost verifies that opening an engine on an unsupported host returns the remedy of the engine.
 func TestUnsupportedHost(t *testing.T) {
 	t.Parallel()
-	e := Engine{
-		open: func(context.Context) (backend.SandboxBackend, error) { return nil, backend.ErrUnsupported },
-		Fix:  func(error) string { return "use Linux" },
-	}
-	_, err := e.Open(t.Context())
+	open := func(context.Context) (backend.SandboxBackend, error) { return nil, backend.ErrUnsupported }
+	_, err := Engine{open: open, Fix: func(error) string { return "use Linux" }}.Open(t.Context())
 	if h := hint.Of(err); h == nil || h.Kind != hint.Unavailable || !strings.HasPrefix(h.Hint, "use Linux\n") {
 		t.Errorf("Open = %v, hint %v", err, h)
 	}

@@ -129,8 +129,7 @@ func newSandboxShowCmd(a *command) *cobra.Command {
 		Short:   "Show details of a sandbox",
 		Long: `Show details of a sandbox, such as its state, user, image, backend, and isolation; -o json includes its
 limits and settings. POLICY is the SHA-256 digest of the settings; command results show only the first few digits. The
-output also shows why a sandbox is not running. You can show sandboxes that were removed in the last hour, or lost by a
-run in the last 30 days.`,
+output also shows why a sandbox is not running. You can show the same sandboxes as with sandbox ls --all.`,
 		Example: "  workcell sandbox show mybox\n  workcell sandbox show sbx_… -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE:    a.managed(app.StateWanted, first, a.showSandbox),
