@@ -100,7 +100,7 @@ func (g *gathering) patch(ctx context.Context, paths []string) (getFilesOutput, 
 	switch err := p.Format(&b); {
 	case errors.Is(err, errTooLong):
 		return g.out, toolspec.Failf(toolspec.CodeTooLarge, "the patch has more than %d bytes", maxGotBytes).
-			WithRemediation("Name paths.")
+			WithRemediation("Pass the paths of fewer files or directories as paths.")
 	case err != nil:
 		return g.out, err
 	}
@@ -235,7 +235,7 @@ func (g *gathering) refused(e sandbox.FileInfo) string {
 	}
 	if g.out.TotalBytes+e.Size > maxGotBytes || g.out.Count >= maxGotFiles {
 		g.out.Truncated = true
-		return fmt.Sprintf("one call returns up to %d files and %d MB", maxGotFiles, maxGotBytes>>20)
+		return fmt.Sprintf("one call returns up to %d files and %d MiB", maxGotFiles, maxGotBytes>>20)
 	}
 	return ""
 }

@@ -99,7 +99,7 @@ func (s *Server) checkFile(name string, size int64) *toolspec.Error {
 
 func (s *Server) checkSize(name string, size int64) *toolspec.Error {
 	if bound := s.policy.Limits.FileMB << 20; bound > 0 && size > bound {
-		e := refusedBy("limits.file_mb", "%q has %d bytes, the limit is %d MB",
+		e := refusedBy("limits.file_mb", "%q has %d bytes, the limit is %d MiB",
 			sanitize.Clip(name), size, s.policy.Limits.FileMB)
 		e.Code = toolspec.CodeTooLarge
 		return e

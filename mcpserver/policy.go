@@ -68,9 +68,9 @@ type PolicyLimits struct {
 	CPUMillicores int64         `yaml:"cpu_millicores"`
 }
 
-// DefaultPolicy returns a policy that refuses no commands or file types. It limits a file to 10 MB and an execution to
-// 5 minutes. It limits a workspace to the default of backend.LimitTable, because the host's disk reserves this size for
-// each sandbox.
+// DefaultPolicy returns a policy that refuses no commands or file types. It limits a file to 10 MiB and an execution
+// to 5 minutes. It limits a workspace to the default of backend.LimitTable, because the host's disk reserves this size
+// for each sandbox.
 func DefaultPolicy() Policy {
 	workspace := backend.LimitNamed("workspace_mb")
 	return Policy{Limits: PolicyLimits{

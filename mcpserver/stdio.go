@@ -18,8 +18,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// MaxMessageBytes is the maximum size of one client message, on stdio and HTTP. It fits a file of the policy's 10 MB in
-// base64.
+// MaxMessageBytes is the maximum size of one client message, on stdio and HTTP. It fits a file of the policy's 10 MiB
+// in base64.
 const MaxMessageBytes = 16 << 20
 
 // ServeStdio serves one client until the client closes in or ctx is done. Messages are lines of in. Only messages of
