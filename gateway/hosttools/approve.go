@@ -100,8 +100,7 @@ func (p *pass) approved(ctx context.Context) *Error {
 	}
 	p.decision = rejected
 	rejected := func(format string, args ...any) *Error {
-		fail := toolspec.Failf(toolspec.CodePermission, format, args...).
-			WithRemediation("Continue without this call, or describe its purpose in the answer.")
+		fail := toolspec.Failf(toolspec.CodePermission, format, args...).WithRemediation(withoutCall)
 		fail.Rule = why
 		return fail
 	}
@@ -123,7 +122,8 @@ func (p *pass) approved(ctx context.Context) *Error {
 	case ctx.Err() != nil:
 		return ended(ctx)
 	case errors.Is(err, context.DeadlineExceeded):
-		return toolspec.Failf(toolspec.CodeTimeout, "no answer to the approval request for %s", tool.FullName())
+		return toolspec.Failf(toolspec.CodeTimeout, "no answer to the approval request for %s", tool.FullName()).
+			WithRemediation(withoutCall)
 	}
 	p.set.r.o.Log.ErrorContext(ctx, "cannot request an approval", "tool", tool.FullName(), "error", err)
 	return rejected("%s requires approval, but the approval request failed", tool.FullName())

@@ -97,7 +97,7 @@ type pass struct {
 // Call calls a tool for a command. span is the command's span.
 func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext, req Request) Reply {
 	if !a.set.begin() {
-		return Reply{Error: toolspec.Failf(toolspec.CodeClosed, "the run has ended")}
+		return Reply{Error: runEnded()}
 	}
 	defer a.set.running.Done()
 	if a.set.tally.refused.Load() >= maxRefused {
@@ -387,7 +387,12 @@ const maxFailureText = 4 << 10
 // ended returns the error for a call whose context is done.
 func ended(ctx context.Context) *Error {
 	if errors.Is(context.Cause(ctx), errSetClosed) {
-		return toolspec.Failf(toolspec.CodeClosed, "the run has ended")
+		return runEnded()
 	}
-	return toolspec.Failf(toolspec.CodeClosed, "the call was cancelled")
+	return toolspec.Failf(toolspec.CodeClosed, "the call was canceled").
+		WithRemediation("Call again if you still need the result. The call may have had an effect.")
+}
+
+func runEnded() *Error {
+	return toolspec.Failf(toolspec.CodeClosed, "the run has ended").WithRemediation("Stop calling host tools.")
 }

@@ -594,7 +594,8 @@ func TestCallsWhileTheSetIsClosed(t *testing.T) {
 		t.Error(err)
 	}
 	wg.Wait()
-	if got := call(t, s.Access(hosttools.Command{}), "app_lookup", `{"id":"1"}`); code(got) != "closed" {
+	got := call(t, s.Access(hosttools.Command{}), "app_lookup", `{"id":"1"}`)
+	if code(got) != "closed" || got.Error.Remediation != "Stop calling host tools." {
 		t.Errorf("after Close: %v", got.Error)
 	}
 }

@@ -237,7 +237,10 @@ func (s *Set) giveBack(e *entry) {
 	t.byTool[e.tool.FullName()]--
 }
 
-const noMoreCalls = "Continue with the results so far, and mention missing data."
+const (
+	noMoreCalls = "Continue with the results so far, and mention missing data."
+	withoutCall = "Continue without this call, or describe its purpose in the answer."
+)
 
 // calls returns the numbers of calls so far.
 func (s *Set) calls(e *entry) calls {

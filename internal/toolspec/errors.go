@@ -30,7 +30,7 @@ const (
 	CodeCapacity    Code = "capacity"          // the maximum number of sandboxes or processes already exists
 	CodeUnavailable Code = "unavailable"       // the engine or the image is currently unavailable
 	CodeUnsupported Code = "unsupported"       // this engine or version does not support it
-	CodeQuota       Code = "quota_exceeded"    // the disk of the sandbox or the host is full
+	CodeQuota       Code = "quota_exceeded"    // a disk or memory is full, or no more calls are allowed
 	CodeToolFailed  Code = "tool_failed"       // a host tool sandboxed code called has failed
 	CodeInternal    Code = "internal"          // a bug in Workcell
 )

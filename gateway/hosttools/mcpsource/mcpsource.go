@@ -34,6 +34,8 @@ const (
 	maxRestarts    = 3
 	firstPause     = 500 * time.Millisecond // pause before a restart; each further pause is four times as long
 	settled        = 10 * time.Minute       // an exit after this time is not counted as a consecutive exit
+	without        = "Continue without this server, and mention it in the answer."
+	tryAgain       = "Try again in a moment. If it fails again, continue without this server."
 )
 
 // Options configures New. The field comments describe the zero values.
@@ -186,7 +188,7 @@ func (s *source) list(ctx context.Context, cs *mcp.ClientSession) ([]hosttools.T
 	if got := "sha256:" + digest; got != s.server.Pin {
 		return nil, toolspec.Failf(toolspec.CodeUnavailable,
 			"the tools of server %s do not match the pinned digest: their digest is %s", s.server.Name, got).
-			WithRemediation("Review the changes, then pin the new digest.")
+			WithRemediation("Continue without this server. Its operator must review the changes and pin the new digest.")
 	}
 	return tools, nil
 }
@@ -263,10 +265,12 @@ func (s *source) try(ctx context.Context, name string, c hosttools.Call) (out ho
 	case errors.As(err, &refused) && !rejected(refused):
 		return hosttools.Result{Failed: true, Text: s.redact(refused.Message)}, nil
 	case ctx.Err() != nil:
-		return out, toolspec.Failf(toolspec.CodeTimeout, "server %s did not respond in time", s.server.Name)
+		return out, toolspec.Failf(toolspec.CodeTimeout, "server %s did not respond in time", s.server.Name).
+			WithRemediation("Request less in one call. The call may have had an effect.")
 	case refused != nil:
 		s.o.Log.WarnContext(ctx, "an MCP server is unavailable", "tool", name, "error", s.redact(err.Error()))
-		fail := toolspec.Failf(toolspec.CodeUnavailable, "server %s is unavailable", s.server.Name)
+		fail := toolspec.Failf(toolspec.CodeUnavailable, "server %s is unavailable", s.server.Name).
+			WithRemediation(tryAgain)
 		if dial := (*net.OpError)(nil); !errors.As(err, &dial) || dial.Op != "dial" {
 			fail.Retryable = false
 			fail.Remediation = "The call may have had an effect."
@@ -340,7 +344,7 @@ func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	s.mu.Unlock()
 	switch {
 	case closed:
-		return nil, toolspec.Failf(toolspec.CodeClosed, "server %s is closed", s.server.Name)
+		return nil, toolspec.Failf(toolspec.CodeClosed, "server %s is closed", s.server.Name).WithRemediation(without)
 	case cs != nil:
 		return cs, nil
 	case s.since.IsZero(), s.ended.Swap(false):
@@ -348,8 +352,8 @@ func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	case time.Since(s.since) > settled:
 		s.restarts = 0
 	case s.restarts >= maxRestarts:
-		return nil, toolspec.Failf(toolspec.CodeUnavailable, "server %s exited %d times and is not restarted",
-			s.server.Name, s.restarts+1)
+		return nil, toolspec.Failf(toolspec.CodeUnavailable, "server %s exited %d times and restarts in up to %d minutes",
+			s.server.Name, s.restarts+1, settled/time.Minute).WithRemediation(without)
 	}
 	select {
 	case <-time.After(time.Until(s.since.Add(firstPause << (2 * s.restarts)))):
@@ -410,7 +414,7 @@ func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 	if closed {
 		p.stop()
 		cs.Close() // the program has been stopped
-		return nil, toolspec.Failf(toolspec.CodeClosed, "server %s is closed", s.server.Name)
+		return nil, toolspec.Failf(toolspec.CodeClosed, "server %s is closed", s.server.Name).WithRemediation(without)
 	}
 	go s.watch(cs, p.stop) // ends with the connection, which Close closes
 	return cs, nil
@@ -465,6 +469,6 @@ func (s *source) Close() error {
 func (s *source) unavailable(why string, cause error) error {
 	return &sanitize.Error{
 		Text: why + ": " + s.redact(cause.Error()),
-		Err:  toolspec.Failf(toolspec.CodeUnavailable, "server %s: %s", s.server.Name, why),
+		Err:  toolspec.Failf(toolspec.CodeUnavailable, "server %s: %s", s.server.Name, why).WithRemediation(tryAgain),
 	}
 }
