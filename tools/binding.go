@@ -208,8 +208,8 @@ func (b *binding) openAs(ctx context.Context, key session.Key, req session.Reque
 		s, created, err = b.box.manager.Open(ctx, key, req)
 	}
 	if errors.Is(err, backend.ErrCapacity) {
-		err = toolspec.ErrorOf(err).WithRemediation("Close a sandbox that you no longer need with sandbox_close and " +
-			"delete_workspace: true, or try again later.")
+		err = toolspec.ErrorOf(err).WithRemediation("Try again later. If you have the tool sandbox_close, close a sandbox " +
+			"that you no longer need with delete_workspace: true.")
 	}
 	return s, created, err
 }

@@ -64,7 +64,7 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 
 // checkProgram returns an error unless the input contains exactly a program and its interpreter.
 func checkProgram(in execInput) error {
-	const how = "Pass interpreter (python or node) and code, optionally with timeout_seconds and yield_ms only."
+	const how = "Pass interpreter (python or node) and code, and optionally sandbox_id, timeout_seconds, and yield_ms."
 	switch {
 	case in.Interpreter == "":
 		return toolspec.Failf(toolspec.CodeInvalid, "code requires interpreter").WithRemediation(how)

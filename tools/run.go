@@ -235,7 +235,8 @@ func newRunOutput(res sandbox.ExecResult, runtime frontmatter.Runtime, of sandbo
 		out.Error = toolspec.Failf(toolspec.CodeTimeout, "the program timed out after %d seconds",
 			int64(res.Timeout/time.Second))
 	case sandbox.ExecOOMKilled, sandbox.ExecQuotaKilled:
-		out.Error = toolspec.Failf(toolspec.CodeQuota, "the program was killed: %s", res.Limit)
+		out.Error = toolspec.Failf(toolspec.CodeQuota, "the program was killed: %s", res.Limit).
+			WithRemediation("Use less memory, write smaller files, or delete files that you no longer need.")
 	case sandbox.ExecKilled:
 		out.Error = toolspec.Failf(toolspec.CodeInternal, "the program was killed from outside")
 	}

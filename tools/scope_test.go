@@ -265,7 +265,7 @@ func TestOpenFailures(t *testing.T) {
 	}{
 		"image":       {fmt.Errorf("%w: no such image: x", backend.ErrImage), toolspec.CodeUnavailable, "Report that the image is missing"},
 		"unavailable": {fmt.Errorf("%w: engine at unix:///var/run/docker.sock", backend.ErrUnavailable), toolspec.CodeUnavailable, ""},
-		"capacity":    {backend.ErrCapacity, toolspec.CodeCapacity, ""},
+		"capacity":    {backend.ErrCapacity, toolspec.CodeCapacity, "If you have the tool sandbox_close"},
 		"unsupported": {fmt.Errorf("%w: no disk quota", backend.ErrUnsupported), toolspec.CodeUnsupported, ""},
 		"internal":    {errors.New("mkdir /var/lib/docker/x: boom"), toolspec.CodeInternal, ""},
 	} {
