@@ -84,9 +84,9 @@ func (e limiting) Create(ctx context.Context, spec backend.Spec) (backend.Info, 
 // and that the workspace is unchanged. Without OpenRebuild, every difference is a conflict.
 func TestOnlyWhatFits(t *testing.T) {
 	t.Parallel()
-	const mib = 1 << 20
 	sized := func(image string, n int64, user, runtime string) session.Request {
-		return session.Request{Image: image, User: user, OCIRuntime: runtime, Limits: backend.Limits{WorkspaceBytes: n * mib}}
+		limits := backend.Limits{WorkspaceBytes: n << 20, PIDs: n}
+		return session.Request{Image: image, User: user, OCIRuntime: runtime, Limits: limits}
 	}
 	for _, there := range []bool{true, false} {
 		e := limiting{newEngine(t)}
@@ -118,9 +118,9 @@ func TestOnlyWhatFits(t *testing.T) {
 			}
 		}
 		again := sized("test:2", 64, "", "")
-		again.Mode = session.OpenRebuild
+		again.Mode, again.Limits.PIDs = session.OpenRebuild, 0 // a setting that is not passed returns to the default
 		made, created, err := m.Open(t.Context(), key, again)
-		if err != nil || created || made.ID() != s.ID() || e.count() != 1 {
+		if err != nil || created || made.ID() != s.ID() || e.count() != 1 || made.Info().Limits.PIDs != 0 {
 			t.Fatalf("rebuild = %v, %v, %v; %d sandboxes", made, created, err, e.count())
 		}
 		wantOutput(t, made, "cat file", "kept\n")

@@ -151,7 +151,7 @@ func (o *sandboxOpenOptions) run(ctx context.Context, a *command) error {
 // conflictHint returns a hint about a named sandbox with other settings. It shows the settings that the
 // engine reports.
 func conflictHint(ctx context.Context, m *app.Manager, conflict *session.ConflictError) string {
-	const rebuild = "--rebuild rebuilds it and keeps its workspace files"
+	const rebuild = "--rebuild --image IMAGE rebuilds it, keeps its workspace files, and resets settings not passed"
 	if conflict.Gone {
 		return "to rebuild it with its files, pass only its original --mount, --network, and --oci-runtime; " +
 			"to change its image, pass --rebuild --image IMAGE"
