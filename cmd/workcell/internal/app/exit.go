@@ -111,7 +111,7 @@ func classOf(err error) (code int, hint string) {
 		{ExitNoRoom, backend.ErrCapacity,
 			"stop running commands, or remove sandboxes: `workcell sandbox ls`, then `workcell sandbox rm SANDBOX`"},
 		{ExitNoRoom, backend.ErrNoRoom,
-			"free space on the engine's disk, remove sandboxes (`workcell sandbox gc`), or request a smaller workspace"},
+			"free space on the engine's disk, remove sandboxes (`workcell sandbox gc --yes`), or request a smaller workspace"},
 		{ExitNoRoom, backend.ErrQuota, "delete files with `workcell sandbox rm SANDBOX:PATH`"},
 		{ExitConflict, backend.ErrExists, ""},
 		{ExitUsage, backend.ErrInvalid, ""},
