@@ -17,7 +17,7 @@ func newSandboxAllowCmd(a *command) *cobra.Command {
 		Long: `Allow a sandbox that was created with network.allow to reach more hosts. HOST has the same forms as in
 network.allow: NAME, *.NAME, NAME:PORT, or registry:NAME. New connections can use the hosts until the process that
 owns the sandbox exits. Hosts in network.deny are still refused.`,
-		Example: "  workcell sandbox allow mybox files.example.org registry:npm",
+		Example: "  workcell sandbox allow sbx_… files.example.org registry:npm",
 		Args:    cobra.MinimumNArgs(2),
 		RunE:    a.managed(app.StateWanted, first, a.allowHosts),
 	})
@@ -30,7 +30,7 @@ func (a *command) allowHosts(ctx context.Context, m *app.Manager, args []string)
 	}
 	if info.Egress.IsZero() {
 		return app.UsageError(fmt.Errorf("sandbox %s was created without network.allow", info.ID),
-			"hosts can only be added to an existing allowlist")
+			"set network.allow in the file of the workflow or agent; `sandbox open` does not support it")
 	}
 	return m.AllowHosts(info.ID, args[1:]...)
 }
