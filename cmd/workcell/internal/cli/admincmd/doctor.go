@@ -444,7 +444,7 @@ func (r *engineReport) network(ctx context.Context, d engines.Engine, image stri
 func (r *engineReport) trial(ctx context.Context, m *app.Manager, image string) {
 	const name = "sandbox"
 	if image == "" {
-		r.add(name, verdictWarn, "not tested: no image available", "pull one of the images above, or pass --image")
+		r.add(name, verdictWarn, "not tested: no image available", "pull an image above, or pass --image with a local image")
 		return
 	}
 	r.tried = true
@@ -458,6 +458,9 @@ func (r *engineReport) trial(ctx context.Context, m *app.Manager, image string) 
 	s, _, err := m.Open(ctx, session.UserKey("doctor-"+record.NewID()), session.Request{Image: image, Pull: pull})
 	if err != nil {
 		_, hint := app.Classify(err)
+		if pull == backend.PullNever && errors.Is(err, backend.ErrImage) {
+			hint = r.fetch(image)
+		}
 		r.add(name, verdictFail, "cannot be opened: "+sanitize.Line(err.Error()), hint)
 		return
 	}
