@@ -81,7 +81,7 @@ canceled, unless you pass --keep or the workflow sets retention. If the workflow
 a failed run is kept until its idle timeout, so that you can retry with ` + "`workcell runs resume RUN --from STEP`" + `.
 
 Each step is recorded in the run's journal before the next step starts. If the process is killed, continue the run in
-the same sandbox with ` + "`workcell runs resume RUN`" + `, until its idle timeout (default 15 minutes).
+the same sandbox with ` + "`workcell runs resume RUN`" + `, until the sandbox's idle timeout (default 15 minutes).
 To list run IDs, use ` + "`workcell runs ls`" + `. To see what a run did, use ` + "`workcell runs trace RUN`" + `.
 
 Unless you pass --agents, a workflow's agents are loaded from agents/ next to the workflow file, from ../agents, or from
@@ -108,7 +108,7 @@ first, use ` + "`workcell runs diff`" + `. The changes and outputs of a run are 
 			"  workcell run examples/workflows/debug-and-fix.yaml --model " +
 			"scripted/examples/workflows/scripts/debug-and-fix.yaml\n" +
 			"  workcell run examples/agents/python-developer.prompt 'print the first 20 primes'\n" +
-			"  workcell runs logs --follow $(workcell run --state postgres://user@host/database --detach fix.yaml)",
+			"  workcell run --state postgres://user@host/database --detach fix.yaml",
 		Args: runArgs,
 	})
 }
