@@ -69,7 +69,7 @@ By default, only this host can connect. To listen on an address that other hosts
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },
 	})
 	o.addTo(cmd.Flags(), defaultUIAddress, "", "")
-	cmd.Flags().BoolVar(&o.readOnly, "read-only", false, "leave out everything that changes files, runs, or sandboxes")
+	cmd.Flags().BoolVar(&o.readOnly, "read-only", false, "permit no actions that change files, runs, or sandboxes")
 	cmd.Flags().StringSliceVar(&o.allow, "allow", nil,
 		"`ACTION`: permit only these actions: "+strings.Join(ui.Actions, ", ")+" (repeatable; default all)")
 	cmd.Flags().StringSliceVar(&o.proxies, "behind-proxy", nil,
