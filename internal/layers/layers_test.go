@@ -112,7 +112,7 @@ func layers() []layer {
 		{dir: "internal/leaktest", only: []string{"go.uber.org/goleak"}},
 
 		// Durable state in one file or one database, for all packages with stored state.
-		{dir: "internal/sqlitefile", may: []string{}},
+		{dir: "internal/sqlitefile", may: []string{"internal/bound"}},
 		{dir: "internal/postgres", may: []string{"backend", "internal/bound"}, only: []string{"github.com/jackc/pgx/v5"}},
 		{dir: "internal/postgres/pgtest", may: []string{"internal/checktest"}, only: []string{"github.com/jackc/pgx/v5"}},
 		{dir: "session/record/postgres", may: above("backend", "sandbox", "session/record", "internal/postgres"), only: []string{"github.com/jackc/pgx/v5", "golang.org/x/sync"}},

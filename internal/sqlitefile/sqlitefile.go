@@ -19,6 +19,8 @@ import (
 	"time"
 
 	_ "modernc.org/sqlite" // registers the driver "sqlite"
+
+	"github.com/workcell-dev/workcell/internal/bound"
 )
 
 // applicationID identifies the files of this program ("WCel"), so that it refuses databases of other programs.
@@ -27,6 +29,9 @@ const applicationID = 0x5743656c
 // busyTimeout is how long a statement waits for another process's transaction. Workcell's transactions take
 // milliseconds.
 const busyTimeout = 30 * time.Second
+
+// busyPause is the pause before Open tries again.
+const busyPause = 10 * time.Millisecond
 
 // Errors. They wrap errors with the details for users.
 var (
@@ -76,7 +81,14 @@ func Open(ctx context.Context, path string, c Component) (*File, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	f := &File{db: db, path: path, turn: make(chan struct{}, 1)}
-	if err := f.migrate(ctx, c); err != nil {
+	// SQLite does not wait if two processes select the write-ahead log of a new file at the same time.
+	for until := time.Now().Add(busyTimeout); ; {
+		err = f.migrate(ctx, c)
+		if !errors.Is(err, ErrBusy) || time.Now().After(until) || !bound.Pause(ctx, busyPause) {
+			break
+		}
+	}
+	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return f, nil
@@ -154,24 +166,19 @@ func (f *File) migrate(ctx context.Context, c Component) error {
 
 // check refuses damaged files and files of other programs. It marks a new file.
 func (f *File) check(ctx context.Context) error {
-	var id int
-	if err := f.db.QueryRowContext(ctx, `PRAGMA application_id`).Scan(&id); err != nil {
+	var id, tables int
+	query := `SELECT application_id, (SELECT count(*) FROM sqlite_schema) FROM pragma_application_id` // one snapshot
+	if err := f.db.QueryRowContext(ctx, query).Scan(&id, &tables); err != nil {
 		return f.Error(err)
 	}
 	switch {
 	case id == applicationID:
 		return f.sound(ctx)
-	case id == 0 && f.isEmpty(ctx):
+	case id == 0 && tables == 0:
 		_, err := f.db.ExecContext(ctx, `PRAGMA application_id = `+strconv.Itoa(applicationID))
 		return f.Error(err)
 	}
 	return fmt.Errorf("%s: %w", f.path, ErrForeign)
-}
-
-func (f *File) isEmpty(ctx context.Context) bool {
-	var tables int
-	err := f.db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema`).Scan(&tables)
-	return err == nil && tables == 0
 }
 
 // sound detects damage, which SQLite would otherwise only find when it reads the damaged page. The file is small.

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
 )
@@ -228,6 +230,27 @@ func TestWaitsForOthers(t *testing.T) {
 	must(t, <-done)
 	if n := count(t, a); n != 2 {
 		t.Errorf("%d notes, want 2", n)
+	}
+}
+
+// TestOpenTogether verifies that several openers can create a file at the same time.
+func TestOpenTogether(t *testing.T) {
+	t.Parallel()
+	for range 40 {
+		path := filepath.Join(t.TempDir(), "state.db")
+		var all errgroup.Group
+		for range 8 {
+			all.Go(func() error {
+				f, err := sqlitefile.Open(context.Background(), path, notes())
+				if err != nil {
+					return err
+				}
+				return f.Close()
+			})
+		}
+		if err := all.Wait(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
