@@ -207,6 +207,9 @@ func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 	resp, err := genkit.GenerateWithRequest(seeded(ctx, a.g), a.g, call, nil, stream(o.OnText))
 	res = AgentResult{Response: resp, Model: x.model, Turns: w.turns, ToolCalls: w.calls}
 	res.InputTokens, res.OutputTokens, res.CachedTokens = w.input, w.output, w.cached
+	if resp != nil { // also if the answer does not match the schema
+		res.Text, res.FinishReason = resp.Text(), string(resp.FinishReason)
+	}
 	if x.result != nil {
 		res.Executor = &ExecutorResult{*x.result, x.metered}
 		err = a.limited(x, err)
@@ -217,10 +220,9 @@ func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 	if err != nil {
 		return res, err
 	}
-	res.Text, res.FinishReason = resp.Text(), string(resp.FinishReason)
 	opening, _ := ctx.Value(openingKey{}).(*opening)
-	if err := opening.err.Load(); err != nil && *err != nil {
-		return res, fmt.Errorf("cannot open the sandbox: %w", *err)
+	if err := opening.failure(); err != nil {
+		return res, err
 	}
 	if err := finished(x.model, resp); err != nil {
 		return res, err
@@ -274,6 +276,14 @@ type opening struct {
 
 	mu   sync.Mutex         // guards used
 	used []sandbox.Evidence // AgentResult.Evidence
+}
+
+// failure returns the error of the latest attempt, or nil.
+func (o *opening) failure() error {
+	if err := o.err.Load(); err != nil && *err != nil {
+		return fmt.Errorf("cannot open the sandbox: %w", *err)
+	}
+	return nil
 }
 
 // evidence returns AgentResult.Evidence.

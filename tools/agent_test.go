@@ -243,7 +243,7 @@ func TestAgentOutputs(t *testing.T) {
 	if diff := cmp.Diff(any(obj{"ok": true, "id": int64(1234567890123456789)}), res.Output); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	if res, err := schema.Run(context.Background(), nil, nil); err == nil {
+	if res, err := schema.Run(context.Background(), nil, nil); err == nil || res.Text != "no json" {
 		t.Errorf("an answer that is not the schema's: %+v", res)
 	}
 	free := r.agent("free", "---\nmodel: "+model+"\n---\nx")

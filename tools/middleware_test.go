@@ -177,6 +177,27 @@ func TestFallbackOfCodingAgent(t *testing.T) {
 	}
 }
 
+// TestUnopenedSandbox verifies that Generate returns an error if the sandbox could not be opened, although the model
+// answered. Without a user, it does not ask the model.
+func TestUnopenedSandbox(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.engine.onCreate(func(context.Context) error { return backend.ErrImage })
+	name, _ := r.model(call("sandbox_exec", obj{"command": "true"}), say("done"))
+	generate := func(cfg tools.Sandbox) error {
+		_, err := genkit.Generate(t.Context(), r.g, ai.WithModelName(name), ai.WithPrompt("go"), ai.WithUse(r.plugin.Use(cfg)))
+		return err
+	}
+	users := codeMode()
+	users.Session = frontmatter.SessionUser
+	if err := generate(users); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("without a user: %v", err)
+	}
+	if err := generate(codeMode()); !errors.Is(err, backend.ErrImage) || !strings.Contains(err.Error(), "cannot open the sandbox") {
+		t.Errorf("without an image: %v", err)
+	}
+}
+
 // TestOtherToolsKeepTheirErrors verifies that the errors of tools outside of Workcell are unchanged.
 func TestOtherToolsKeepTheirErrors(t *testing.T) {
 	t.Parallel()

@@ -81,9 +81,21 @@ func (t *toolbox) bind(ctx context.Context, cfg Sandbox) (b *binding, err error)
 // iteration encloses all others. The run of a Genkit agent's session is not closed, so the sandboxes exist until their
 // idle timeout.
 func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams,
-	next ai.GenerateNext) (*ai.ModelResponse, error) {
+	next ai.GenerateNext) (resp *ai.ModelResponse, err error) {
 	if p.Iteration > 0 {
 		return next(ctx, b.withExpiryNotice(p))
+	}
+	if _, inAgent := ctx.Value(openingKey{}).(*opening); !inAgent { // otherwise Agent.Run returns these errors
+		if err := checkUser(ctx, b.cfg); err != nil {
+			return nil, classified(err)
+		}
+		opening := &opening{}
+		ctx = context.WithValue(ctx, openingKey{}, opening)
+		defer func() {
+			if err == nil {
+				err = classified(opening.failure())
+			}
+		}()
 	}
 	ctx = context.WithValue(ctx, modelKey{}, p.Options.Model)
 	next = b.keepingArtifacts(next)
