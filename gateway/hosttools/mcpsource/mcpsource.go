@@ -9,7 +9,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"strings"
@@ -445,7 +444,11 @@ func (s *source) watch(cs *mcp.ClientSession, stop func()) {
 		s.session = nil
 	}
 	if !s.closed {
-		s.o.Log.Warn("an MCP server exited", "error", s.redact(fmt.Sprint(err)))
+		why := "it closed the connection"
+		if err != nil {
+			why = s.redact(err.Error())
+		}
+		s.o.Log.Warn("an MCP server exited", "error", why)
 	}
 }
 

@@ -235,8 +235,11 @@ func (a *App) Apply(run string, p *patch.Patch, dir string, mark bool) error {
 		err := fmt.Errorf("%s in %s with conflict markers", Counted(len(res.Marked), "file"), dir)
 		return Fail(ExitConflict, err, "edit the files to resolve the conflicts")
 	}
-	return a.conflicts(res, dir, "the skipped files are unchanged; to see the changes of one, run `workcell runs diff "+
-		run+" PATH`; to write both versions of the lines into text files, add --conflict-markers to `workcell runs apply`")
+	todo := "the skipped files are unchanged; to see the changes of one, run `workcell runs diff " + run + " PATH`"
+	if !mark {
+		todo += "; to write both versions of the lines into text files, add --conflict-markers to `workcell runs apply`"
+	}
+	return a.conflicts(res, dir, todo)
 }
 
 // conflicts prints the conflicting files, which were not changed, and returns an error for them.

@@ -35,8 +35,8 @@ func (a *command) runVerb(cmd *cobra.Command) *cobra.Command {
 	f.StringVar(&a.Options.Workspace, "workspace", "",
 		"`DIR`: directory to copy into the run's sandboxes; overrides workspace in the workflow")
 	f.StringVar(&a.Options.Out, "out", "",
-		"`DIR`: directory for the files listed in outputs of the workflow or agent (default: keep them for workcell "+
-			"runs get)")
+		"`DIR`: directory for outputs; files that did not change during the run are replaced (default: keep the outputs "+
+			"for workcell runs get)")
 	f.BoolVar(&a.Options.Force, "force", false,
 		"overwrite files in the --out directory even if they differ or changed during the run")
 	f.BoolVar(&a.Options.Apply, "apply", false,
