@@ -35,9 +35,9 @@ configuration file, which overrides the default.`,
 	return cli.Subcommands(&cobra.Command{
 		Use:   "config",
 		Short: "Show the configuration",
-		Long: `Show the configuration. A workcell.yaml file sets the allowed images, and defaults for limits, images, the
-backend, traces, and retention. Workcell reads the file in --config or $WORKCELL_CONFIG. If neither is set, it
-reads $XDG_CONFIG_HOME/workcell/workcell.yaml.`,
+		Long: `Show the configuration. With a workcell.yaml file, you can restrict which images are allowed and set the
+defaults for images, limits, the backend, traces, and retention. Workcell reads the file in --config or
+$WORKCELL_CONFIG. If neither is set, it reads $XDG_CONFIG_HOME/workcell/workcell.yaml.`,
 	}, cmd)
 }
 

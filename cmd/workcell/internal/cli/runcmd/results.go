@@ -77,8 +77,8 @@ func newRunsGetCmd(a *command) *cobra.Command {
 		Long: `Copy an output file or directory of a run to the current directory or to DIR. The copy has the same name.
 To copy all outputs, use . as PATH. Existing files that differ are not overwritten unless you pass --force.
 
-Use - instead of DIR to write one file to standard output. On a terminal, control characters are escaped; pipes and
-files get the original bytes.`,
+Use - instead of DIR to write one file to standard output. On a terminal, control characters are escaped. Output to a
+pipe or file is written unchanged.`,
 		Example: "  workcell runs get run_… report.csv\n  workcell runs get run_… dist /srv/site --force\n" +
 			"  workcell runs get run_… report.csv - | head\n  workcell runs get run_… . results",
 		Args: cobra.RangeArgs(2, 3),
@@ -135,8 +135,8 @@ func newRunsDiffCmd(a *command) *cobra.Command {
 links. The workspace must be a copy of a directory. You can apply the patch with git apply. With PATH, the command
 prints only the changes to that file or directory.
 
-Files that are not in the patch are listed on standard error. On a terminal, control characters are escaped; pipes
-and files get the original bytes.`,
+Files that are not in the patch are listed on standard error. On a terminal, control characters are escaped. Output
+to a pipe or file is written unchanged.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			made, err := a.RunChanges(cmd.Context(), args[0])

@@ -65,7 +65,7 @@ func newRunsCancelCmd(a *command) *cobra.Command {
 		Example: "  workcell runs cancel run_… --wait 5m",
 		Short:   "Cancel a run and remove its sandboxes",
 		Long: `Cancel a run and remove its sandboxes. If another process is running it, the command asks that process to
-stop, as with Ctrl-C, and waits for it. If the process was killed, the command ends the run itself.`,
+stop, as with Ctrl-C, and waits for it. If the process was killed, the command marks the run as canceled.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
 			if wait < 0 {

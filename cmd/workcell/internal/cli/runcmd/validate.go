@@ -65,8 +65,9 @@ func newValidateCmd(a *command) *cobra.Command {
 		Example: "  workcell validate agents workflow.yaml\n  workcell validate --strict -o json .",
 		Short:   "Check agents, workflows, scripts, and skills",
 		Long: `Check agents (*.prompt), workflows and model scripts (*.yaml, *.yml), skills (SKILL.md), and directories that
-contain any of these. The command also checks the agents of workflows, and the partials and skills of agents. It reports
-all problems with file, line, and column, and exits with 3 if it finds any. It needs no container engine or API keys.
+contain any of these. The command also checks all agents that a workflow uses, and each agent's partials and skills. It
+reports all problems with file, line, and column, and exits with 3 if it finds any. It needs no container engine or
+API keys.
 
 Problems that you can fix with flags of ` + "`workcell run`" + ` are warnings. Examples are a model of an unknown
 provider (--model) and a workspace directory that does not exist (--workspace).`,

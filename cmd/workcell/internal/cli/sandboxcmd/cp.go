@@ -21,17 +21,18 @@ func newSandboxCpCmd(a *command) *cobra.Command {
 	return a.Verb(cli.EngineFlags, &cobra.Command{
 		Use:   "cp [flags] SANDBOX:PATH FILE|DIR|- or cp [flags] FILE|DIR|- SANDBOX:PATH",
 		Short: "Copy files to or from a sandbox",
-		Long: `Copy a file, or a directory with its contents, to or from a sandbox. PATH must be in /workspace or /tmp. Use -
-for standard input or output, with a single file. Write ./NAME for a local file with a colon in its name.
+		Long: `Copy a file, or a directory with its contents, to or from a sandbox. PATH must be in /workspace or /tmp. When
+you copy a single file, you can use - for standard input or output. If the name of a local file contains a colon,
+write ./NAME.
 
 If the destination is a directory, the source is copied into it under its own name. Use SOURCE/. to copy only the
 contents of a directory. Otherwise the destination is the new name, and its parent directory must exist. Existing
 files with the same name are replaced if the sandbox's user can write to them. Other files are kept.
 
-Permission bits are preserved; owners and times are not. Files are copied completely or not at all. Links and special
+Permission bits are preserved, but owners and times are not. A file is never copied partially. Links and special
 files in a directory are not copied, and links that lead outside are never followed. If a file cannot be copied, the
-command reports it, copies the rest, and exits with 1. A copy can have up to 10,000 files and directories and 16 GiB
-in total, and 1 GiB per file. /workspace/.workcell is copied only if you name it.`,
+command reports it, copies the rest, and exits with 1. A copy can contain up to 10,000 files and directories.
+Its size is limited to 16 GiB, and to 1 GiB for each file. /workspace/.workcell is copied only if you name it.`,
 		Example: "  workcell sandbox cp src/. mybox:src\n  workcell sandbox cp mybox:report.csv -\n" +
 			"  workcell sandbox cp mybox:/workspace ./result",
 		Args: checkCopyArgs,
