@@ -95,7 +95,8 @@ containers, Kubernetes pods, or Linux namespaces on this host (the local backend
 To check your setup, run ` + "`workcell doctor`" + `. To run an agent (a .prompt file) or a workflow (a .yaml file), use
 ` + "`workcell run FILE`" + `. To create a sandbox manually, use ` + "`workcell sandbox open`" + `. By default,
 Workcell uses Docker, or containerd if Docker is not available. The containerd and local backends require Linux. The
-flags below apply to all commands, but runs ls has its own --state. Documentation: https://github.com/workcell-dev/workcell
+flags below apply to all commands, but runs ls has its own --state. Documentation:
+https://github.com/workcell-dev/workcell
 
 By default, sandboxes have no network access. Workcell removes a run's sandboxes when the run ends, unless
 you pass --keep or the workflow keeps them (retention, checkpoints).

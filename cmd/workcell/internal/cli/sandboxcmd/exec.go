@@ -266,8 +266,8 @@ window resizing work as in any terminal. See workcell sandbox --help for the for
 
 Without COMMAND, attach joins the latest existing terminal, shows its last output again, and detaches its other
 client. If no terminal exists, it starts a shell: $SHELL of the sandbox, the shell in /etc/passwd unless that is sh, or
-the first available of bash, zsh, ash, and sh. If you pass
-COMMAND, --new, -w, or -e, attach always opens a new terminal.
+the first available of bash, zsh, ash, and sh. If you pass COMMAND, --new, -w, or -e, attach always opens a new
+terminal.
 
 After you press the detach keys, or if attach exits early, the program keeps running, and you can attach again. It is
 killed if its terminal is unused for an hour. Until then, ` + "`workcell sandbox logs`" + ` shows its output.
