@@ -11,6 +11,7 @@ import (
 	"maps"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -112,7 +113,7 @@ func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext
 	p.caller.ExecID, p.caller.SandboxID = execID, a.cmd.SandboxID
 	// 1: grant. The error for a tool without a grant is the same as for an unknown tool.
 	if p.entry = a.set.byName[req.Tool]; p.entry == nil {
-		fail := toolspec.Failf(toolspec.CodeNotFound, "unknown tool %q", plain(req.Tool, 80)).
+		fail := toolspec.Failf(toolspec.CodeNotFound, "unknown tool %q", plain(a.set.fullName(req.Tool), 80)).
 			WithRemediation("Use the tools that `tools ls` lists.")
 		if near, ok := suggest.Closest(plain(req.Tool, 80), slices.Collect(maps.Keys(a.set.byName))); ok {
 			name := a.set.byName[near].tool.FullName() // as in programs and commands
@@ -122,6 +123,16 @@ func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext
 	}
 	ctx, s := p.start(ctx, span)
 	return p.finish(ctx, s, p.perform(ctx))
+}
+
+// fullName returns the name of an unknown tool as in programs and commands, if the server is known.
+func (s *Set) fullName(name string) string {
+	for _, e := range s.sorted {
+		if rest, ok := strings.CutPrefix(name, safeName(e.tool.Server+"_")); ok {
+			return e.tool.Server + "." + rest
+		}
+	}
+	return name
 }
 
 // runContext is the context of a call. It is done when the call's connection ends. It has the values of the run, for

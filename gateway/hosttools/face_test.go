@@ -57,12 +57,14 @@ func TestClientSeesWhatIsGranted(t *testing.T) {
 		t.Errorf("result (-want +got):\n%s", diff)
 	}
 	const all, near = "Use the tools that `tools ls` lists.", "Did you mean \"orders.lookup\"? `tools ls` lists the tools."
-	for name, todo := range map[string]string{"orders_refund": all, "other_lookup": near, "no_such": all} {
+	for name, told := range map[string][2]string{
+		"orders_refund": {"orders.refund", all}, "other_lookup": {"other_lookup", near}, "no_such": {"no_such", all},
+	} {
 		res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: name, Arguments: obj{"id": "42"}})
 		if err != nil || !res.IsError {
 			t.Fatalf("CallTool %s: %+v, %v", name, res, err)
 		}
-		want := obj{"code": "not_found", "message": fmt.Sprintf("unknown tool %q", name), "remediation": todo, "retryable": false}
+		want := obj{"code": "not_found", "message": fmt.Sprintf("unknown tool %q", told[0]), "remediation": told[1], "retryable": false}
 		if diff := cmp.Diff(want, res.StructuredContent.(obj)["error"]); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
