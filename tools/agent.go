@@ -207,7 +207,7 @@ func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 	resp, err := genkit.GenerateWithRequest(seeded(ctx, a.g), a.g, call, nil, stream(o.OnText))
 	res = AgentResult{Response: resp, Model: x.model, Turns: w.turns, ToolCalls: w.calls}
 	res.InputTokens, res.OutputTokens, res.CachedTokens = w.input, w.output, w.cached
-	if resp != nil { // also if the answer does not match the schema
+	if resp != nil { // even if the answer does not match the schema
 		res.Text, res.FinishReason = resp.Text(), string(resp.FinishReason)
 	}
 	if x.result != nil {

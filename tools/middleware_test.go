@@ -185,7 +185,8 @@ func TestUnopenedSandbox(t *testing.T) {
 	r.engine.onCreate(func(context.Context) error { return backend.ErrImage })
 	name, _ := r.model(call("sandbox_exec", obj{"command": "true"}), say("done"))
 	generate := func(cfg tools.Sandbox) error {
-		_, err := genkit.Generate(t.Context(), r.g, ai.WithModelName(name), ai.WithPrompt("go"), ai.WithUse(r.plugin.Use(cfg)))
+		_, err := genkit.Generate(t.Context(), r.g, ai.WithModelName(name), ai.WithPrompt("go"),
+			ai.WithUse(r.plugin.Use(cfg)))
 		return err
 	}
 	users := codeMode()
@@ -193,7 +194,8 @@ func TestUnopenedSandbox(t *testing.T) {
 	if err := generate(users); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("without a user: %v", err)
 	}
-	if err := generate(codeMode()); !errors.Is(err, backend.ErrImage) || !strings.Contains(err.Error(), "cannot open the sandbox") {
+	err := generate(codeMode())
+	if !errors.Is(err, backend.ErrImage) || !strings.Contains(err.Error(), "cannot open the sandbox") {
 		t.Errorf("without an image: %v", err)
 	}
 }
