@@ -70,9 +70,9 @@ func newCacheFillCmd(a *command) *cobra.Command {
 	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags, &cobra.Command{
 		Use:   "fill [flags] NAME [--] COMMAND [ARG…]",
 		Short: "Run a command and cache its downloads",
-		Long: `Run a command in a temporary sandbox and cache the files that the command downloads. Environment variables make
-pip, npm, and go download to the cache; other programs find its directory in CACHE_DIR. New sandboxes can then read
-the files. If the command fails or the cache would exceed its maximum size, the cache is left unchanged.
+		Long: `Run a command in a temporary sandbox and add the files that the command downloads to the cache. Environment
+variables make pip, npm, and go download to the cache; other programs find its directory in CACHE_DIR. New sandboxes
+can then read the files. If the command fails or the cache would exceed its maximum size, the cache is left unchanged.
 
 All sandboxes that use the cache get these files, so only run commands that you trust.`,
 		Example: "  workcell cache fill pip -- pip download pandas requests\n  workcell cache fill npm --from . -- npm ci\n" +
