@@ -102,6 +102,10 @@ area() {
     bulk "$1"
     compile "$1" plain
     compile "$1" race
+    if grep -q '^alone;' "$work/plan-$1"; then
+      finished
+      compile "$1" alone
+    fi
   fi
   if declare -F "also_$1" >/dev/null; then "also_$1"; fi
   finished
@@ -229,12 +233,12 @@ packages() {
 # compile PLACE MODE: builds one test binary after the other, and starts its lanes.
 compile() {
   local mode package backend run skip flags=() binary
-  if [ "$2" = race ]; then flags+=(-race); fi
+  if [ "$2" != plain ]; then flags+=(-race); fi
   if [ -n "$tags" ]; then flags+=(-tags "$tags"); fi
   while IFS=';' read -r mode package backend run skip; do
     if [ "$mode" != "$2" ] || [ "$mode $backend $run" = "race - " ]; then continue; fi
     command_binary
-    binary=$work/$2-$tags-${package//\//-}.test
+    binary=$work/${2/alone/race}-$tags-${package//\//-}.test
     [ -e "$binary" ] || nice go test "${flags[@]}" -vet=off -c -o "$binary" "./$package"
     lane "$package${backend:+ on $backend}" binary "$binary" "$package" "$backend" "$run" "$skip"
   done <"$work/plan-$1"

@@ -32,6 +32,9 @@ const (
 // additional value on a backend, and for tests that cannot pass there.
 var places = []string{"test", "engines", "containerd2", "gvisor", "kubernetes", "postgres", "agents", "page", "network", "systems", "newcomer", "none"}
 
+// modes are how the tests of a row run.
+var modes = []string{"race", "plain", "alone"}
+
 func main() {
 	if len(os.Args) != 2 {
 		fmt.Fprintln(os.Stderr, "usage: tiers PLACE|check|docs")
@@ -89,8 +92,8 @@ func read(root string) (*plan, error) {
 		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
 			continue
 		}
-		if len(fields) != 5 || !slices.Contains(places, fields[0]) || fields[1] != "race" && fields[1] != "plain" {
-			return nil, fmt.Errorf("%s:%d: want PLACE race|plain PACKAGE BACKENDS PATTERN", planFile, n)
+		if len(fields) != 5 || !slices.Contains(places, fields[0]) || !slices.Contains(modes, fields[1]) {
+			return nil, fmt.Errorf("%s:%d: want PLACE race|plain|alone PACKAGE BACKENDS PATTERN", planFile, n)
 		}
 		p.rows = append(p.rows, row{fields[0], fields[1], fields[2], strings.Split(fields[3], ","), fields[4], n})
 	}
