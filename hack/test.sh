@@ -102,10 +102,7 @@ area() {
     bulk "$1"
     compile "$1" plain
     compile "$1" race
-    if grep -q '^alone;' "$work/plan-$1"; then
-      finished
-      compile "$1" alone
-    fi
+    if grep -q '^alone;' "$work/plan-$1"; then finished; compile "$1" alone; fi
   fi
   if declare -F "also_$1" >/dev/null; then "also_$1"; fi
   finished
