@@ -265,8 +265,9 @@ func (s *Session) recordUse(ctx context.Context) {
 }
 
 // Remove removes a sandbox of this instance, even if another process owns it. If volumes is true, Remove also deletes
-// the workspace; otherwise it keeps the workspace as CloseOptions.KeepWorkspace does. If only the workspace still
-// exists, Remove deletes the workspace. If id is unknown, Remove returns an error wrapping backend.ErrNotFound.
+// the workspace. Otherwise, Remove keeps the workspace as CloseOptions.KeepWorkspace does. If only the workspace still
+// exists, volumes has the same meaning: true deletes the workspace, and false keeps it for 30 more days. If id is
+// unknown, Remove returns an error wrapping backend.ErrNotFound.
 func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 	if own := m.own(id); own != nil {
 		return m.closeFor(ctx, own, !volumes)

@@ -21,7 +21,7 @@ func WithSessionName(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, sessionNameKey{}, name)
 }
 
-// SessionNameFromContext returns the name set by WithSessionName. Without a name, it returns DefaultName.
+// SessionNameFromContext returns the name set by WithSessionName. Without a name, it returns record.DefaultName.
 func SessionNameFromContext(ctx context.Context) string {
 	if name, ok := ctx.Value(sessionNameKey{}).(string); ok && name != "" {
 		return name

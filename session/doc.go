@@ -5,10 +5,10 @@
 // each other. A [Session] is a [sandbox.Sandbox] with a key. It lives until a caller closes it, the run ends
 // ([Manager.CloseScope]), the idle timeout passes, or the sandbox is lost.
 //
-// Most programs need fifteen names of this package and of package sandbox: [NewManager], [Manager.Open],
-// [Manager.Close], [Manager.CloseScope], [Options], [Request], [UserKey], [WorkflowKey], [NewRunID] with [WithRun],
-// [Session] with the methods Exec, Start, ReadFile, and WriteFile, and [sandbox.ExecRequest] with [sandbox.ExecResult].
-// The package example uses all of them.
+// Most programs need these names of this package and of package sandbox: [NewManager], [Manager.Open], [Manager.Close],
+// [Manager.CloseScope], [Options], [Request], [UserKey], [WorkflowKey], [NewRunID] with [WithRun], [Session] with the
+// methods Exec, Start, ReadFile, and WriteFile, and [sandbox.ExecRequest] with [sandbox.ExecResult]. The package
+// example uses all of them.
 //
 // # When the process dies
 //

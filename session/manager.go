@@ -25,8 +25,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Manager opens and tracks sandboxes on one backend. It is safe for concurrent use. NewManager starts one goroutine,
-// the reaper. Close or Detach stops it.
+// Manager opens and tracks sandboxes on one backend. It is safe for concurrent use. NewManager starts a goroutine for
+// the reaper, unless Options.ReapEvery is negative, and another for Options.Pool. Close or Detach stops them.
 type Manager struct {
 	b       backend.SandboxBackend
 	opts    Options
@@ -80,7 +80,7 @@ type entry struct {
 }
 
 // NewManager returns a Manager for b. The caller must close b after the manager. opts may be nil. If the process dies,
-// the manager's sandboxes stay until another process sweeps them. See Sweep.
+// the manager's sandboxes stay until another process sweeps them. See admin.Sweep.
 func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	if b == nil {
 		return nil, fmt.Errorf("%w: no backend specified", backend.ErrInvalid)

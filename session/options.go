@@ -34,8 +34,9 @@ type ImagePolicy interface {
 
 // Options configure a Manager. Zero fields have defaults.
 type Options struct {
-	// Instance is the name of this installation on the engine. The manager never changes sandboxes of other instances.
-	// If empty, the name is random, so the sandboxes of an earlier process are never found again.
+	// Instance is the name of this installation on the engine. Of other instances, the manager only removes exited
+	// sandboxes whose managers had no Instance. If empty, the name is random, so the sandboxes of an earlier process
+	// are never found again.
 	Instance string
 	// Store holds state in addition to the labels. If nil, the manager uses a memory store. The caller must close a
 	// store after the manager.

@@ -17,8 +17,9 @@ import (
 
 // Sweep runs one round of the manager's sweep, which also runs when the manager starts and every Options.ReapEvery. It
 // removes expired sandboxes of exited processes. It does not affect sandboxes of running processes. Of other instances,
-// it removes only exited sandboxes. Without an Instance and a shared Store, it only retries this manager's failed
-// removals.
+// it removes only exited sandboxes whose managers had no Instance (Forsaken). Without an Instance and a shared Store,
+// it removes only these sandboxes, unused pooled sandboxes of the instance, and this manager's sandboxes whose removal
+// failed.
 //
 // The sandboxes of a killed process remain until another process sweeps. If no other process of the program is running,
 // open a manager with the same Instance, Store, and Engine periodically, for example from a timer. The workcell command

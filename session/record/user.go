@@ -12,9 +12,9 @@ import (
 // maxUID is the maximum user or group id, because engines store ids as signed 32-bit numbers.
 const maxUID = 1<<31 - 1
 
-// ParseUser returns the user of a sandbox as "uid:gid". A single uid is also the gid, and "root" is 0:0. For any other
-// name, ParseUser returns an error wrapping backend.ErrInvalid, because it would need the image's user list, which is
-// untrusted.
+// ParseUser returns the user of a sandbox as "uid:gid". An empty user is backend.DefaultUser. A single uid is also the
+// gid, and "root" is 0:0. Ids are decimal numbers from 0 to 2147483647. For any other name, ParseUser returns an error
+// wrapping backend.ErrInvalid, because it would need the image's user list, which is untrusted.
 func ParseUser(user string) (string, error) {
 	switch user {
 	case "":
