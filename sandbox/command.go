@@ -170,9 +170,9 @@ func (c *Command) Write(ctx context.Context, data []byte, eof bool) (err error) 
 	return err
 }
 
-// Signal signals the command's whole process tree. If signal is empty, Signal sends TERM and, after a grace period,
-// KILL, and also ends the remaining background processes of an ended command. Otherwise it sends signal, for example
-// "SIGINT" or "INT". If the command has ended, Signal then does nothing.
+// Signal signals the command's whole process tree. If signal is empty, Signal sends TERM and, after 2 s, KILL, and also
+// ends the remaining background processes of an ended command. Otherwise it sends signal, for example "SIGINT" or
+// "INT". If the command has ended, Signal then does nothing.
 func (c *Command) Signal(ctx context.Context, signal string) (status ExecStatus, err error) {
 	ctx, span := c.start(ctx, telemetry.SpanKillExec)
 	defer func() { c.s.end(span, "Signal", &err) }()
@@ -192,8 +192,9 @@ func (c *Command) signal(ctx context.Context, signal string) (ExecStatus, error)
 	return c.s.execStatus(answer), nil
 }
 
-// Extend extends the timeout of a running command, by at most 24 hours in total. If the command has no timeout or has
-// ended, Extend does nothing.
+// Extend extends the timeout of a running command, by at most 24 hours in total. Above that, it returns an error
+// wrapping backend.ErrQuota. If the command has no timeout or has ended, Extend does nothing. If by is not positive,
+// the error wraps backend.ErrInvalid.
 func (c *Command) Extend(ctx context.Context, by time.Duration) (err error) {
 	defer func() { err = WrapError("Extend", c.s.b.Name(), c.s.o.ID, err) }()
 	if by <= 0 {
@@ -259,8 +260,8 @@ func (s *Sandbox) KillCommands(ctx context.Context, execIDs []string) []error {
 	return errs
 }
 
-// KillAll ends all commands of the sandbox with TERM and, after a grace period, KILL. It also ends background processes
-// of earlier commands. It returns the ended commands.
+// KillAll ends all commands of the sandbox with TERM and, after 2 s, KILL. It also ends background processes of earlier
+// commands. It returns the ended commands.
 func (s *Sandbox) KillAll(ctx context.Context) ([]ExecStatus, error) {
 	return s.statuses(ctx, "KillAll", (*client.Conn).KillAll)
 }

@@ -84,8 +84,10 @@ func (s *Sandbox) ReadTree(ctx context.Context, enter, want func(path string) bo
 }
 
 // Diff returns the differences between the workspace and base, the tree at the start. It omits new files matched by
-// .gitignore files of the workspace or toolLeftovers. A .gitignore file can override toolLeftovers. Patch.Omitted lists
-// unreadable files and files above the limits; Diff never reports them as deleted.
+// .gitignore files of the workspace. It also omits new leftovers of tools, unless a .gitignore file includes them: the
+// directories .cache, .local, and .npm and the history files of bash, Python, and Node.js in the workspace's root, and
+// all directories __pycache__ and node_modules. Patch.Omitted lists unreadable files and files above the limits. Diff
+// never reports these files as deleted.
 func (s *Sandbox) Diff(ctx context.Context, base patch.Tree) (p *patch.Patch, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanDiff)
 	defer func() { s.end(span, "Diff", &err) }()

@@ -14,7 +14,7 @@
 //
 // Every error of a handle's method is a [*backend.Error]. If a sentinel of package backend fits, the error wraps it.
 // Context errors can be tested with errors.Is. A command's exit code is a result, never an error: after an error, the
-// result is unknown. If a program could not be started, the error is a [*LaunchError].
+// result is unknown. If a program could not be started, the error wraps a [*LaunchError]. Use errors.As to find it.
 //
 // # Reports of the sandbox are untrusted
 //

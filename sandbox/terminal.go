@@ -52,10 +52,10 @@ type TerminalStreams struct {
 }
 
 // Terminal runs a command on a new terminal and stays attached until the command ends. The command continues after the
-// client has detached: the output is recorded, and Command.Attach attaches again. Terminal detaches in four cases. If
-// ctx ends, it returns ctx's error. If Stdin ends, it returns ErrDetached. If Stdin or Stdout fails, it returns the
-// error. If another client attaches, it returns ErrTakenOver. If no client is attached for req.Unattended, the command
-// is killed.
+// client has detached: the output is recorded, and Command.Attach attaches again. Terminal detaches in four cases, and
+// the returned error wraps the reason. The reason is ctx's error if ctx ends, ErrDetached if Stdin ends, the error of
+// Stdin or Stdout if the stream fails, and ErrTakenOver if another client attaches. If no client is attached for
+// req.Unattended, the command is killed.
 //
 // The result contains the command's ID even if there is an error, unless the command could not be started. Terminal may
 // return while a Read of Stdin is still running. If the guest does not support terminals, the error wraps
