@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record/postgres"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 	"github.com/workcell-dev/workcell/workflow/worker"
@@ -21,12 +22,12 @@ func ExampleQueue_Add() {
 	_ = begin
 }
 
-// A worker executes runs of the workflows it knows. The sandboxes come from a manager whose store is in the same
-// database.
+// A worker executes runs of the workflows it knows. The sandboxes come from a manager with the store. The store is in
+// the same database as the queue. If the manager's lease is lost, the run is interrupted.
 func ExampleQueue_Work() {
-	work := func(ctx context.Context, q *worker.Queue, m *session.Manager, agents workflow.AgentRunner, known map[string]*workflow.Workflow) error {
+	work := func(ctx context.Context, q *worker.Queue, store *postgres.Store, m *session.Manager, agents workflow.AgentRunner, known map[string]*workflow.Workflow) error {
 		resume := func(ctx context.Context, r runstore.Run) error {
-			return q.Carry(ctx, r, m.Owner(), nil, func(ctx context.Context, j workflow.Journal, entries []workflow.Entry) error {
+			return q.Carry(ctx, r, m.Owner(), store.Lost(m.Owner()), func(ctx context.Context, j workflow.Journal, entries []workflow.Entry) error {
 				_, err := workflow.NewEngine(m, agents, &workflow.Options{Journal: j}).Resume(ctx, known[r.Workflow], entries)
 				return err
 			})

@@ -17,7 +17,7 @@ import (
 const logChannel = "workcell_log"
 
 const (
-	maxLogBytes = 8 << 20                // maximum one process writes for a run
+	maxLogBytes = 8 << 20                // maximum of one Log
 	flushEvery  = 200 * time.Millisecond // how long a line waits for other lines
 	// flushTimeout is the timeout for writing lines and for waiting for the last lines.
 	flushTimeout = 10 * time.Second
@@ -25,8 +25,9 @@ const (
 	logLookEvery = 5 * time.Second
 )
 
-// Log is a process's log of a run for users. It is an io.Writer without errors. To avoid waiting for observers, it
-// drops text after a failed write. It is safe for concurrent use.
+// Log is a process's log of a run for users. It is an io.Writer without errors. Text is written to the database every
+// 200 ms. A text that cannot be written is dropped, because programs must not wait for observers. A Log accepts 8 MiB
+// and drops the rest. It is safe for concurrent use.
 type Log struct {
 	q    *Queue
 	run  string
@@ -47,7 +48,7 @@ func (q *Queue) NewLog(ctx context.Context, runID string) *Log {
 	return l
 }
 
-// Write adds text to the log.
+// Write adds text to the log. It always returns len(text) and nil.
 func (l *Log) Write(text []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,14 +64,16 @@ func (l *Log) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// End records the end of the run. FollowLog sees this with the last lines.
+// End marks the run as ended. Close writes the mark together with the remaining text, for ReadLog and FollowLog.
+// Without Close, the mark is lost.
 func (l *Log) End() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
 }
 
-// Close writes the remaining text and closes the log of this process.
+// Close writes the remaining text and the mark of End, and closes the log of this process. It waits at most 10 s for
+// the database. Text written after Close is lost.
 func (l *Log) Close() {
 	l.stop()
 	<-l.done

@@ -24,30 +24,31 @@ const (
 	pollEvery  = 5 * time.Second  // polling interval of the queue without notifications
 	againAfter = 10 * time.Second // pause between two attempts to execute a run
 
-	// A worker exits within half a minute, even without the database: after stopTimeout and the time of Owner.Leave.
+	// A worker exits within half a minute after Grace, even without the database: after stopTimeout and Owner.Leave.
 	stopTimeout    = 15 * time.Second // for its runs
 	releaseTimeout = 10 * time.Second // for Carry to give up a run
 )
 
 // Options configure a worker.
 type Options struct {
-	// Resume executes an ownerless run until the run has ended: it takes the run ([Queue.Carry]) and resumes it. If the
-	// run has not ended when Resume returns, it is tried again by any worker, whatever Resume's error is. If ctx ends
-	// with the cause workflow.ErrInterrupted, Resume must return soon. It is called concurrently, at most MaxRuns
-	// times.
+	// Resume is required. It executes an ownerless run until the run has ended: it takes the run ([Queue.Carry]) and
+	// resumes it. If the run has not ended when Resume returns, it is tried again by any worker, whatever Resume's
+	// error is. If ctx ends with the cause workflow.ErrInterrupted, Resume must return soon. It is called concurrently,
+	// at most MaxRuns times.
 	Resume func(ctx context.Context, r runstore.Run) error
 	// MaxRuns is the maximum number of concurrent runs. If zero, it is 4.
 	MaxRuns int
-	// Grace is how long running workflows may continue on shutdown before they are interrupted.
+	// Grace is how long running workflows may continue on shutdown before they are interrupted. If zero, Work
+	// interrupts them immediately.
 	Grace time.Duration
 	// Logger receives events for operators. If nil, events are discarded.
 	Logger *slog.Logger
 }
 
 // Work executes runs of the queue until ctx ends. Then it takes no more runs, waits for its runs up to Options.Grace,
-// and interrupts the remaining ones, which other workers resume. It returns when it has no runs. If this takes more
-// than 15 s, for example without the database, Work returns an error, and its runs are free after their leases have
-// expired.
+// and interrupts the remaining ones, which other workers resume. It returns when it has no runs. If the runs do not
+// finish within 15 s after Options.Grace, for example without the database, Work returns an error. Its runs are then
+// free after their leases have expired.
 func (q *Queue) Work(ctx context.Context, o Options) error {
 	o.MaxRuns = cmp.Or(o.MaxRuns, 4)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
@@ -253,8 +254,11 @@ func (w *runWorker) look(ctx context.Context, id string) (r runstore.Run, ended 
 
 // Carry takes a run for an owner and calls do to execute it. do receives the run's journal and its entries for
 // [workflow.Engine.Resume]. The context of do is canceled if a process requests the end of the run, even if the request
-// came before Carry. It ends with the cause workflow.ErrInterrupted when ctx ends or lost is closed, which means other
-// processes may treat the owner as dead.
+// came before Carry. It ends with the cause workflow.ErrInterrupted when ctx ends or lost is closed.
+//
+// lost must be closed when other processes may treat the owner as dead. For the owner of a session manager, pass
+// store.Lost(manager.Owner()) of the manager's store (package session/record/postgres). If lost is nil, Carry continues
+// the run even if another process takes it.
 //
 // If the run has not ended when do returns, it becomes ownerless. An owner with sandboxes of the run must release them
 // (Manager.Detach) before another owner can continue the run. If another process takes the run first, Carry does not

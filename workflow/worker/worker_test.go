@@ -410,9 +410,7 @@ func TestPruneOfParts(t *testing.T) {
 	}
 	pgtest.Exec(t, url, `UPDATE workcell.run_file SET added = added - interval '2 days'`)
 	checktest.Must(t, q.Prune(t.Context()))
-	if err := q.Get(t.Context(), id, "made", io.Discard); err != nil {
-		t.Error(err)
-	}
+	checktest.Must(t, q.Get(t.Context(), id, "made", io.Discard))
 	if err := q.Get(t.Context(), id, "made~PART", io.Discard); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("the parts: %v, want ErrNotFound", err)
 	}
