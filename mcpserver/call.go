@@ -94,14 +94,12 @@ func (s *Server) perform(ctx context.Context, c call, do handler) (res *mcp.Call
 	case err == nil:
 		return result(out)
 	case ctx.Err() != nil:
-		return nil, errCancelled()
+		return nil, errCancelled
 	}
 	return failed(s.failure(ctx, c.tool, err))
 }
 
-func errCancelled() error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call was canceled"}
-}
+var errCancelled error = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call was canceled"}
 
 // failure converts err to the error for the caller. It logs internal errors for the operator, because they do not help
 // the caller.

@@ -17,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/net/netutil"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/httpguard"
 )
 
@@ -91,13 +92,14 @@ func withDefaults(opts *HTTPOptions) (HTTPOptions, error) {
 // fill sets a zero field to the default. It returns an error for a negative value.
 func fill[T int | int64 | time.Duration](name string, field *T, value T) error {
 	if *field < 0 {
-		return fmt.Errorf("mcpserver: %s is %v, must not be negative", name, *field)
+		return fmt.Errorf("%w: mcpserver: %s is %v, must not be negative", backend.ErrInvalid, name, *field)
 	}
 	*field = cmp.Or(*field, value)
 	return nil
 }
 
-// Check returns an error if the options are invalid for every listener. o may be nil.
+// Check returns an error if the options are invalid for every listener. For a negative number, the error wraps
+// backend.ErrInvalid. o may be nil.
 func (o *HTTPOptions) Check() error {
 	full, err := withDefaults(o)
 	if err == nil {

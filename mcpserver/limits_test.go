@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/checktest"
@@ -31,13 +32,16 @@ import (
 // TestRefusedOptions verifies that invalid options are errors and not replaced by defaults.
 func TestRefusedOptions(t *testing.T) {
 	t.Parallel()
-	m := newManager(t)
+	m := newMemoryManager(t)
 	for _, o := range []mcpserver.Options{
 		{IdleTimeout: -time.Second}, {Policy: &mcpserver.Policy{Limits: mcpserver.PolicyLimits{FileMB: -1}}},
 	} {
-		if _, err := mcpserver.New(m, &o); err == nil {
-			t.Errorf("%+v was taken", o)
+		if _, err := mcpserver.New(m, &o); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%+v: %v", o, err)
 		}
+	}
+	if _, err := mcpserver.New(nil, nil); !errors.Is(err, backend.ErrInvalid) {
+		t.Error(err)
 	}
 	s := newServer(t, m, nil)
 	over, cancel := context.WithCancel(t.Context())

@@ -106,7 +106,7 @@ func (s *Server) begin(ctx context.Context, req *mcp.CallToolRequest, c call, do
 	if s.closed {
 		s.mu.Unlock()
 		<-c.scope.slots
-		return nil, errCancelled()
+		return nil, errCancelled
 	}
 	s.wg.Add(1)
 	s.mu.Unlock()
@@ -149,7 +149,7 @@ func (s *Server) await(ctx context.Context, c call, j *job) (*mcp.CallToolResult
 			if c.tool != toolTaskResult {
 				j.Cancel()
 			}
-			return nil, errCancelled()
+			return nil, errCancelled
 		case q == nil && errors.Is(err, context.DeadlineExceeded):
 			s.keep(j)
 			const note = "The call is still running. Pass task_id to task_result to get the result. Do not repeat the call."

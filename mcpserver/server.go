@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/interrupt"
@@ -106,10 +107,11 @@ type Server struct {
 	closed bool                          // accepts no new scopes; Close or Detach handles the existing sandboxes
 }
 
-// New returns a Server for m. The caller must close m after the server. opts may be nil.
+// New returns a Server for m. The caller must close m after the server. opts may be nil. If m is nil or an option is
+// invalid, the error wraps backend.ErrInvalid.
 func New(m *session.Manager, opts *Options) (*Server, error) {
 	if m == nil {
-		return nil, errors.New("mcpserver: no session manager")
+		return nil, fmt.Errorf("%w: mcpserver: no session manager", backend.ErrInvalid)
 	}
 	o := *cmp.Or(opts, &Options{})
 	if err := o.complete(); err != nil {
@@ -123,7 +125,7 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 		patches: semaphore.NewWeighted(2), edits: semaphore.NewWeighted(8),
 	}
 	if err := s.policy.compile(); len(err) > 0 {
-		return nil, err
+		return nil, fmt.Errorf("%w: mcpserver: %w", backend.ErrInvalid, err)
 	}
 	s.base = session.Request{IdleTimeout: s.opts.IdleTimeout, Ceiling: s.ceiling()}
 	s.opts.Sandbox.Limits.ExecTimeout = s.execTimeout()
