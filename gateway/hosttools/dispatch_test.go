@@ -590,9 +590,7 @@ func TestCallsWhileTheSetIsClosed(t *testing.T) {
 			}
 		})
 	}
-	if err := s.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	checktest.Must(t, s.Close(t.Context()))
 	wg.Wait()
 	got := call(t, s.Access(hosttools.Command{}), "app_lookup", `{"id":"1"}`)
 	if code(got) != "closed" || got.Error.Remediation != "Stop calling host tools." {
@@ -694,8 +692,12 @@ func TestPolicyIsChecked(t *testing.T) {
 		"misspelt server": {Deny: []string{"ap.delete_*"}}, "no such servers": {Ask: []string{"b*.merge"}},
 		"negative": {Limits: hosttools.Limits{Calls: -1}}, "large": {Limits: hosttools.Limits{Calls: 1 << 40}},
 	} {
-		if _, err := hosttools.New(&hosttools.Options{Policy: p}, hosttools.Static("app", lookup())); err == nil || !strings.Contains(err.Error(), "policy") {
+		_, err := hosttools.New(&hosttools.Options{Policy: p}, hosttools.Static("app", lookup()))
+		if !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "policy") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	if _, err := hosttools.New(nil, hosttools.Static("a"), hosttools.Static("a")); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("duplicate server: %v", err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/rules"
@@ -41,11 +42,10 @@ type Policy struct {
 	Limits Limits   `yaml:"limits"` // maximum limits for agents
 }
 
-// New returns a registry of sources. Close closes the sources. New returns an error for an invalid or duplicate name,
-// for a policy pattern without possible matches, and for a limit out of range.
+// New returns a registry of sources. Close closes the sources. For an invalid or duplicate name, for a policy pattern
+// without possible matches, and for a limit out of range, the error wraps backend.ErrInvalid.
 func New(o *Options, sources ...Source) (*Registry, error) {
-	r := &Registry{sources: slices.Clone(sources)}
-	r.o = *cmp.Or(o, &Options{})
+	r := &Registry{sources: slices.Clone(sources), o: *cmp.Or(o, &Options{})}
 	r.o.Log = cmp.Or(r.o.Log, slog.Default())
 	r.o.TracerProvider = cmp.Or(r.o.TracerProvider, otel.GetTracerProvider())
 	for _, p := range slices.Concat(r.o.Policy.Deny, r.o.Policy.Ask) {
@@ -55,19 +55,20 @@ func New(o *Options, sources ...Source) (*Registry, error) {
 			problem = r.unknownServer(rules.ToolPattern(p))
 		}
 		if problem != nil {
-			return nil, fmt.Errorf("host tools: the policy's pattern %q: %s; %s", plain(p, 80), problem.Message, problem.Hint)
+			return nil, fmt.Errorf("%w: host tools: the policy's pattern %q: %s; %s",
+				backend.ErrInvalid, plain(p, 80), problem.Message, problem.Hint)
 		}
 	}
 	for _, problem := range r.o.Policy.Limits.Problems() {
-		return nil, fmt.Errorf("host tools: the policy's limit %s", problem.Message)
+		return nil, fmt.Errorf("%w: host tools: the policy's limit %s", backend.ErrInvalid, problem.Message)
 	}
 	seen := map[string]bool{}
 	for _, s := range sources {
 		if problem := rules.ServerProblem(s.Name()); problem != "" {
-			return nil, fmt.Errorf("host tools: server %q: %s", plain(s.Name(), 80), problem)
+			return nil, fmt.Errorf("%w: host tools: server %q: %s", backend.ErrInvalid, plain(s.Name(), 80), problem)
 		}
 		if seen[s.Name()] {
-			return nil, fmt.Errorf("host tools: duplicate server %q", s.Name())
+			return nil, fmt.Errorf("%w: host tools: duplicate server %q", backend.ErrInvalid, s.Name())
 		}
 		seen[s.Name()] = true
 	}

@@ -34,7 +34,7 @@ type Server struct {
 	Name    string
 	Command []string          `yaml:"command"`
 	Dir     string            // absolute working directory of the program; default /
-	Env     map[string]Secret `yaml:"env"` // in addition to PATH, HOME and LANG
+	Env     map[string]Secret `yaml:"env"` // added to Options.Environ, and overrides it
 	Eager   bool              // the host process should call Tools when it starts; New ignores it
 	URL     string            `yaml:"url"`
 	Headers map[string]Secret `yaml:"headers"`

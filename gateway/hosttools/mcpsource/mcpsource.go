@@ -47,8 +47,7 @@ type Options struct {
 
 // New returns the tools of a server. The server is started or connected on first use.
 func New(server Server, o *Options) hosttools.Source {
-	s := &source{server: server, redact: server.Redactor(), turn: make(chan struct{}, 1)}
-	s.o = *cmp.Or(o, &Options{})
+	s := &source{server: server, o: *cmp.Or(o, &Options{}), redact: server.Redactor(), turn: make(chan struct{}, 1)}
 	s.o.Log = cmp.Or(s.o.Log, slog.Default()).With("server", server.Name)
 	s.server.Timeout = cmp.Or(server.Timeout, defaultTimeout)
 	return s
