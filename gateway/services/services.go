@@ -82,10 +82,10 @@ type service struct {
 	rules []rules.ServiceRule
 }
 
-// New returns a gateway. Nil options are defaults.
+// New returns a gateway. Nil options are defaults. For an invalid service, a duplicate name, and a negative limit, the
+// error wraps backend.ErrInvalid.
 func New(list []Service, o *Options) (*Gateway, error) {
-	g := &Gateway{services: map[string]service{}}
-	g.o = *cmp.Or(o, &Options{})
+	g := &Gateway{o: *cmp.Or(o, &Options{}), services: map[string]service{}}
 	l := &g.o.Limits
 	l.RequestBytes, l.AnswerBytes = cmp.Or(l.RequestBytes, 32<<20), cmp.Or(l.AnswerBytes, 256<<20)
 	l.PerSecond, l.Concurrent, l.Time = cmp.Or(l.PerSecond, 100), cmp.Or(l.Concurrent, 16), cmp.Or(l.Time, 5*time.Minute)
@@ -96,8 +96,11 @@ func New(list []Service, o *Options) (*Gateway, error) {
 	g.o.TracerProvider = cmp.Or(g.o.TracerProvider, otel.GetTracerProvider())
 	g.o.Transport = cmp.Or(g.o.Transport, httpconn.NewTransport())
 	for _, s := range list {
-		if problems := s.Problems(); len(problems) > 0 {
+		switch problems := s.Problems(); {
+		case len(problems) > 0:
 			return nil, fmt.Errorf("%w: service %s: %w", backend.ErrInvalid, s.Name, problems[0])
+		case g.services[s.Name].rules != nil:
+			return nil, fmt.Errorf("%w: duplicate service %s", backend.ErrInvalid, s.Name)
 		}
 		g.services[s.Name] = service{Service: s, rules: parse(s.Allow)}
 	}
@@ -221,7 +224,8 @@ func (s *Set) Env(addr string) map[string]string {
 	return env
 }
 
-// Owns reports whether a host, as rules.Host returns it, is the name of a service, defined or not.
+// Owns reports whether a host is the name of a service, defined or not. host must be in lower case, without a port and
+// without a trailing dot.
 func (s *Set) Owns(host string) bool { return s != nil && strings.HasSuffix(host, suffix) }
 
 // Claims reports whether a request is for a service: one to the proxy, to the loopback address, or in a tunnel to a

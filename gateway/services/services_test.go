@@ -531,6 +531,7 @@ func TestRecords(t *testing.T) {
 func TestDefinitions(t *testing.T) {
 	t.Parallel()
 	u := func(text string) *url.URL { v, _ := url.Parse(text); return v }
+	other := services.Service{Name: "other", URL: u("http://x"), Allow: []string{"GET /"}}
 	for want, s := range map[string]services.Service{
 		"is not the name":     {Name: "Api", URL: u("http://x"), Allow: []string{"GET /"}},
 		"allows no request":   {Name: "api", URL: u("http://x")},
@@ -539,9 +540,10 @@ func TestDefinitions(t *testing.T) {
 		"a query":             {Name: "api", URL: u("http://x?y"), Allow: []string{"GET /"}},
 		"ambiguous path":      {Name: "api", URL: u("http://x/a/../b"), Allow: []string{"GET /"}},
 		"not a request rule":  {Name: "api", URL: u("http://x"), Allow: []string{"/x"}},
-		"set by the host":     {Name: "api", URL: u("http://x"), Allow: []string{"GET /"}, Headers: http.Header{"Host": {"y"}}},
+		"invalid argument: duplicate service other": other,
+		"set by the host": {Name: "api", URL: u("http://x"), Allow: []string{"GET /"}, Headers: http.Header{"Host": {"y"}}},
 	} {
-		if _, err := services.New([]services.Service{s}, nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := services.New([]services.Service{other, s}, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
