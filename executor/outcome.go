@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -36,9 +37,9 @@ var (
 	ErrFailed = errors.New("the coding agent failed")
 )
 
-// Err returns nil for a result with an answer. Otherwise, it returns ErrBudget, ErrMaxTurns, backend.ErrTimeout for
-// TimedOut, Stalled, and Cancelled, or ErrFailed for all other outcomes. If the CLI was killed at a limit of the
-// sandbox, the error also wraps backend.ErrQuota.
+// Err returns nil for a result with an answer. Otherwise, the error wraps ErrBudget for Budget, ErrMaxTurns for
+// MaxTurns, backend.ErrTimeout for TimedOut and Stalled, context.Canceled for Cancelled, and ErrFailed for all other
+// outcomes. If the CLI was killed at a limit of the sandbox, the error also wraps backend.ErrQuota.
 func (r *Result) Err() error {
 	kind := ErrFailed
 	switch r.Outcome {
@@ -48,8 +49,10 @@ func (r *Result) Err() error {
 		kind = ErrBudget
 	case MaxTurns:
 		kind = ErrMaxTurns
-	case TimedOut, Stalled, Cancelled:
+	case TimedOut, Stalled:
 		kind = backend.ErrTimeout
+	case Cancelled:
+		kind = context.Canceled
 	case Crashed:
 		if st := r.Exit.Status; st == sandbox.ExecOOMKilled || st == sandbox.ExecQuotaKilled {
 			kind = fmt.Errorf("%w: %w", ErrFailed, backend.ErrQuota)

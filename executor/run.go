@@ -40,7 +40,7 @@ const (
 	defaultStall   = 5 * time.Minute
 	defaultStart   = 2 * time.Minute
 
-	// killTime is the maximum time to kill a process tree. The guest agent sends TERM, waits 5 s, and sends KILL.
+	// killTime is the maximum time to kill a process tree. The guest agent sends TERM, waits 2 s, and sends KILL.
 	killTime  = 30 * time.Second
 	killPause = 20 * time.Millisecond
 	// leaveTime is how long a CLI may run, without an event, after it has reported a result.
@@ -67,7 +67,7 @@ type Options struct {
 	// Before and After are commands for /bin/sh in the sandbox, around the CLI. A failure of Before ends the run.
 	Before, After []string
 	Skills        []skill.Skill // installed for the CLI
-	Timeout       time.Duration // maximum session.MaxExecTimeout; default 30 minutes
+	Timeout       time.Duration // maximum sandbox.MaxExecTimeout; default 30 minutes
 	Stall         time.Duration // maximum time without an event, apart from Waited; default 5 minutes
 	Start         time.Duration // maximum time until the first event, the sign of a started CLI; default 2 minutes
 
@@ -131,8 +131,7 @@ type run struct {
 // result. If the CLI cannot run, a command of Before fails, or ctx ends, Run returns an error with the result so far.
 // Runs with the same Options.Agent in one sandbox must not overlap, because they have a common directory for settings.
 func Run(ctx context.Context, s *session.Session, d Driver, t Task, o *Options) (res Result, err error) {
-	r := &run{s: s, d: d, t: t, alive: make(chan struct{}, 1), spent: make(chan struct{})}
-	r.o = *cmp.Or(o, &Options{})
+	r := &run{s: s, d: d, t: t, o: *cmp.Or(o, &Options{}), alive: make(chan struct{}, 1), spent: make(chan struct{})}
 	r.o.Agent = cmp.Or(r.o.Agent, d.Name())
 	r.work = s.Info().Workdir
 	r.settings = path.Join(r.work, wire.PrivateDir, "agents", r.o.Agent)

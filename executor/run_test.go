@@ -118,7 +118,7 @@ func TestCancelled(t *testing.T) {
 		After:   []string{"echo x > after"},
 		OnEvent: func(executor.Event) { cancel() },
 	})
-	if !errors.Is(err, context.Canceled) || res.Outcome != executor.Cancelled || res.Text != "last" || res.SessionID != "s1" {
+	if !errors.Is(err, context.Canceled) || !errors.Is(res.Err(), context.Canceled) || res.Text != "last" || res.SessionID != "s1" {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if file(dir, "after") == "" {
