@@ -29,7 +29,8 @@ var (
 	ErrUnavailable = errors.New("engine unavailable")
 	// ErrCapacity means that a configured maximum is reached. Close a resource to make room.
 	ErrCapacity = errors.New("at capacity")
-	// ErrQuota means that the disk or inode limit of the sandbox is reached.
+	// ErrQuota means that a limit of the sandbox is reached: its disk, its inodes, its memory (the kernel killed the
+	// program), or the 24 hours by which a command's timeout can be extended.
 	ErrQuota = errors.New("quota exceeded")
 	// ErrNoRoom means that the engine's or driver's disk for sandboxes is full, or too small for a workspace of the
 	// requested size. It wraps ErrQuota.

@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// Limits are the resource limits of one sandbox. A zero field means the driver's default, see LimitTable.
+// Limits are the resource limits of one sandbox. Sizes are in bytes. In a Spec, a zero field means the driver's
+// default, see LimitTable. Only Clamp treats a zero field as unlimited.
 type Limits struct {
 	CPUMillis      int64 `json:"cpu_millicores,omitempty"`
 	MemoryBytes    int64 `json:"memory_bytes,omitempty"`
@@ -124,7 +125,7 @@ func (l Limits) Merge(base Limits) Limits {
 }
 
 // Clamp returns a copy of l in which no field exceeds the field of ceiling. A zero field of ceiling sets no maximum. A
-// zero field of l counts as unlimited, so Clamp replaces it with the maximum.
+// zero field of l becomes the maximum. To keep a lower default, call Merge before Clamp.
 func (l Limits) Clamp(ceiling Limits) Limits {
 	for _, row := range LimitTable() {
 		v, most := row.field(&l), *row.field(&ceiling)

@@ -22,7 +22,8 @@
 //
 // # Spans
 //
-// containerd.Create, containerd.Pull, containerd.Start, containerd.Stop, containerd.Dial, containerd.Remove.
+// containerd.Create, containerd.Pull, containerd.Start, containerd.Stop, containerd.Dial, containerd.Remove,
+// containerd.Snapshot, containerd.Rollback.
 package containerd
 
 import (

@@ -144,8 +144,7 @@ type driver struct {
 // New connects to a cluster. ctx and Options.Patience bound the connection attempt. If the server does not respond, New
 // returns ErrUnavailable.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
-	d := new(driver)
-	d.opts = *cmp.Or(opts, &Options{})
+	d := &driver{opts: *cmp.Or(opts, &Options{})}
 	o := &d.opts
 	o.AllowNets, o.DenyNets, o.DNSLabels = slices.Clone(o.AllowNets), slices.Clone(o.DenyNets), maps.Clone(o.DNSLabels)
 	o.RuntimeClasses = slices.Clone(o.RuntimeClasses)

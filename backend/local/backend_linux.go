@@ -40,8 +40,7 @@ type driver struct {
 // New examines this host and tests the isolation with a trial process. If a part of the isolation is not available, New
 // returns an error wrapping ErrUnsupported. The text names the missing part and how to enable it.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
-	b := new(driver)
-	b.opts = *cmp.Or(opts, &Options{})
+	b := &driver{opts: *cmp.Or(opts, &Options{})}
 	if err := b.applyDefaults(); err != nil {
 		return nil, err
 	}

@@ -79,8 +79,7 @@ type sandbox struct {
 
 // New returns a backend without sandboxes. A nil o means the zero Options.
 func New(o *Options) (*Backend, error) {
-	e := &engine{sandboxes: map[string]*sandbox{}, workspaces: map[string]*workspace{}}
-	e.o = *cmp.Or(o, &Options{})
+	e := &engine{o: *cmp.Or(o, &Options{}), sandboxes: map[string]*sandbox{}, workspaces: map[string]*workspace{}}
 	e.o.Images = slices.Clone(e.o.Images)
 	return &Backend{e: e}, nil
 }
