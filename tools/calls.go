@@ -32,7 +32,7 @@ type CallOptions struct {
 	// error, the error is the result of the call. If nil, all calls are allowed.
 	Check func(ctx context.Context, args CallArgs) *hosttools.Error
 	// MaxSeconds is the longest timeout_seconds Check allows for a command. Schemas and notes show no longer timeout. If
-	// zero, it defaults to session.MaxExecTimeout.
+	// zero, it defaults to sandbox.MaxExecTimeout, one hour.
 	MaxSeconds int64
 	// ReadBytes is the default number of bytes sandbox_fs_read returns. If zero, it defaults to 262,144.
 	ReadBytes int64
@@ -81,7 +81,7 @@ func (c *Calls) Definitions() []hosttools.Definition {
 }
 
 // Call runs the tool with this name. Errors the caller can act on, including an unknown name, are part of out.
-// toolspec.FailureOf extracts them. err is non-nil only if ctx is done.
+// In out's JSON, the property "error" contains such an error. err is non-nil only if ctx is done.
 func (c *Calls) Call(ctx context.Context, name string, args json.RawMessage) (out any, err error) {
 	known := make([]string, len(c.tools))
 	for i, t := range c.tools {

@@ -71,9 +71,7 @@ func TestGenkitSource(t *testing.T) {
 	if got := call("app_asks", `{"id":"42"}`); got.Error == nil || got.Error.Code != "tool_failed" || !strings.Contains(got.Error.Message, "code cannot provide") {
 		t.Errorf("%s, %v", got.Data, got.Error)
 	}
-	if err := set.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	checktest.Must(t, set.Close(t.Context()))
 }
 
 // TestHostToolsAfterInit verifies that code gets the host tools a plugin received after genkit.Init.

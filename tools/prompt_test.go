@@ -145,9 +145,7 @@ func TestPromptFS(t *testing.T) {
 	for _, bad := range []string{"prompts/broken.prompt", "prompts/unclosed.prompt", "prompts/_loop.prompt", "prompts/sub/_pool.prompt"} {
 		delete(under, bad)
 	}
-	if err := fstest.TestFS(fsys, "prompts/sub/coder.prompt", "prompts/plain.prompt", "prompts/notes.txt"); err != nil {
-		t.Error(err)
-	}
+	checktest.Must(t, fstest.TestFS(fsys, "prompts/sub/coder.prompt", "prompts/plain.prompt", "prompts/notes.txt"))
 }
 
 // TestPromptFSInGenkit verifies that Genkit itself can load a directory through PromptFS.
