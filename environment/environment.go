@@ -65,8 +65,7 @@ var _ session.EnvironmentBuilder = (*Builder)(nil)
 
 // New returns a builder. o may be nil.
 func New(o *Options) (*Builder, error) {
-	b := &Builder{index: map[string]source{}}
-	b.o = *cmp.Or(o, &Options{})
+	b := &Builder{o: *cmp.Or(o, &Options{}), index: map[string]source{}}
 	b.o.Timeout = cmp.Or(b.o.Timeout, DefaultTimeout)
 	if b.o.Timeout < 0 {
 		return nil, fmt.Errorf("environment: timeout %v: %w", b.o.Timeout, backend.ErrInvalid)
@@ -201,8 +200,8 @@ func (b *Builder) LastUsed(recipe string) time.Time {
 }
 
 // Reclaim selects environments from admin.Environments to delete. It selects superseded environments and environments
-// unused for age. Of the others, it selects the longest unused ones, until the remaining environments need no more than
-// most bytes.
+// whose last use is longer ago than age. It keeps each of the others, from the latest use to the earliest, if the kept
+// environments together need at most most bytes. Otherwise, it selects the environment. Reclaim does not change list.
 func Reclaim(list []admin.Environment, now time.Time, age time.Duration, most int64) (reclaim []admin.Environment) {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b admin.Environment) int { return b.LastUsed.Compare(a.LastUsed) })
