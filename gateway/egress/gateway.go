@@ -77,8 +77,7 @@ var _ sandbox.EgressGateway = (*Gateway)(nil)
 
 // New returns a gateway. If o is nil, it uses the defaults.
 func New(o *Options) (*Gateway, error) {
-	g := &Gateway{doors: map[string]*door{}, dial: (&net.Dialer{Timeout: dialTime}).DialContext}
-	g.o = *cmp.Or(o, &Options{})
+	g := &Gateway{o: *cmp.Or(o, &Options{}), doors: map[string]*door{}, dial: (&net.Dialer{Timeout: dialTime}).DialContext}
 	g.o.AllowPrivate = slices.Clone(g.o.AllowPrivate)
 	l := &g.o.Limits
 	l.Conns, l.Bytes = cmp.Or(l.Conns, 64), cmp.Or(l.Bytes, 16<<30)

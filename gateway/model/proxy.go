@@ -57,10 +57,10 @@ type Proxy struct {
 	leases map[string]*Lease // by key
 }
 
-// New returns a proxy for providers.
+// New returns a proxy for providers. If a provider is incomplete or its name is invalid or repeated, the error wraps
+// backend.ErrInvalid. opts may be nil.
 func New(providers []Provider, opts *Options) (*Proxy, error) {
-	p := &Proxy{providers: map[string]Provider{}, leases: map[string]*Lease{}}
-	p.o = *cmp.Or(opts, &Options{})
+	p := &Proxy{o: *cmp.Or(opts, &Options{}), providers: map[string]Provider{}, leases: map[string]*Lease{}}
 	p.o.Log = cmp.Or(p.o.Log, slog.Default())
 	p.o.TracerProvider = cmp.Or(p.o.TracerProvider, otel.GetTracerProvider())
 	if p.o.Prices == nil {
