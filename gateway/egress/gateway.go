@@ -75,7 +75,8 @@ type Gateway struct {
 
 var _ sandbox.EgressGateway = (*Gateway)(nil)
 
-// New returns a gateway. If o is nil, it uses the defaults.
+// New returns a gateway. If o is nil, it uses the defaults. If a limit is negative or above the maximum, the error
+// wraps backend.ErrInvalid.
 func New(o *Options) (*Gateway, error) {
 	g := &Gateway{o: *cmp.Or(o, &Options{}), doors: map[string]*door{}, dial: (&net.Dialer{Timeout: dialTime}).DialContext}
 	g.o.AllowPrivate = slices.Clone(g.o.AllowPrivate)
@@ -158,7 +159,8 @@ type refusedAt struct {
 // maxRefused is the maximum number of remembered refusals per sandbox.
 const maxRefused = 64
 
-// Refused returns the refusals of a sandbox since a time, with each host at most once.
+// Refused returns the refusals of a sandbox since a time, with each host at most once. A gateway remembers the 64
+// latest refusals of a sandbox.
 func (g *Gateway) Refused(id string, since time.Time) []sandbox.EgressRefusal {
 	g.mu.Lock()
 	d := g.doors[id]

@@ -108,7 +108,7 @@ func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext
 	ctx, cancel := context.WithCancelCause(runContext{ctx, a.set.life})
 	defer cancel(nil)
 	defer context.AfterFunc(a.set.life, func() { cancel(errSetClosed) })()
-	p := &pass{Access: a, req: req, decision: Denied, settle: func() {}}
+	p := &pass{Access: a, req: req, decision: denied, settle: func() {}}
 	p.caller = a.set.grant.Caller
 	p.caller.ExecID, p.caller.SandboxID = execID, a.cmd.SandboxID
 	// 1: grant. The error for a tool without a grant is the same as for an unknown tool.
@@ -163,7 +163,7 @@ func (p *pass) perform(ctx context.Context) Reply {
 	p.args = nil
 	rate, slots := p.set.tally.rate, p.set.tally.slots[p.caller.Depth-1]
 	refuse := func(fail *Error, retry time.Duration) Reply {
-		p.decision = Denied
+		p.decision = denied
 		p.set.giveBack(p.entry) // the call was not made and may be repeated
 		return Reply{Error: fail, RetryAfter: retry}
 	}
@@ -171,7 +171,7 @@ func (p *pass) perform(ctx context.Context) Reply {
 	if fail != nil {
 		return refuse(fail, maxWait)
 	}
-	p.decision = Allowed
+	p.decision = allowed
 	fail = p.approved(ctx) // check 7
 	defer p.settle()
 	if fail != nil {

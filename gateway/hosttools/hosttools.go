@@ -6,8 +6,11 @@
 // returns one command's access to the set. [Access.Serve] speaks MCP on a connection of that command.
 //
 // The checks of a call have a fixed order, and the first failed check determines the error: grant, size and form of the
-// arguments, schema, policy and conditions, quotas, rate and slots, approval. Then the tool runs with a time limit. The
-// result is bounded, and a large result becomes a file in the sandbox.
+// arguments, schema, policy and conditions, quotas, rate and slots, approval. A call waits at most 5 s for the rate and
+// a slot. Then the tool runs with a time limit. A result may have 64 MiB, including files, and a large result becomes a
+// file in the sandbox.
+//
+// A run may have 1000 tools, and a server 200. Arguments may have 64 levels and 50,000 values.
 //
 // Each call has a span "execute_tool NAME". The parent is the span in the request if this span belongs to the command's
 // trace. Otherwise, the parent is the command's span. The span contains no arguments and no results.
@@ -29,11 +32,15 @@ type (
 	Definition = toolspec.Definition
 	// Error is a failed call: Code, Message, Remediation for the caller, Retryable, and the Rule of a refusal.
 	Error = toolspec.Error
-	// Rules select the tools of a run: a list of rules in Allow, Limits, and Index ("auto", "full", or "search").
+	// Rules select the tools of a run: up to 500 rules in Allow, Limits, and Index ("auto", "full", or "search"; if empty,
+	// "auto").
 	Rules = rules.Tools
-	// Rule allows the tools matching Tool, for example "orders.*", with the CEL conditions When and Ask, and MaxCalls.
+	// Rule allows the tools matching Tool, for example "orders.*", with the CEL conditions When and Ask, and MaxCalls,
+	// the maximum number of calls of each tool in a run (1 to 1,000,000). If zero, only Limits apply.
 	Rule = rules.Tool
-	// Limits bound the calls of a run: Calls, Concurrent, PerSecond, Seconds, ArgKB, and ResultKB. Zero means the default.
+	// Limits bound the calls of a run. Zero means the default. The defaults are 1000 Calls of the run, 16 Concurrent
+	// calls, 50 calls PerSecond, 60 Seconds for one call, 1024 ArgKB (KiB of arguments), and 64 ResultKB (KiB of an
+	// answer; larger results become files). The maximums are 1,000,000, 256, 10,000, 3600, 1024, and 1024.
 	Limits = rules.ToolLimits
 	// Problems are mistakes in rules. Each has a Field, a Message, and a Hint.
 	Problems = hint.Problems

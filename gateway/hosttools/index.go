@@ -41,7 +41,8 @@ func (s *Set) Index() string {
 // Entry is a tool of a set with the rules for it.
 type Entry struct {
 	Tool Tool
-	// Allowed; Denied by the operator; "asks" if every call needs approval; "conditional" if it depends on the arguments.
+	// Decision is "allowed", "denied" by the operator, "asks" if every call needs approval, or "conditional" if it
+	// depends on the arguments.
 	Decision string
 	MaxCalls int64 // per run; zero if the tool has no separate limit
 }
@@ -51,10 +52,10 @@ func (s *Set) Entries() []Entry {
 	list := make([]Entry, len(s.sorted))
 	for i, e := range s.sorted {
 		rule := s.grant.Rules.Allow[e.rule]
-		list[i] = Entry{Tool: e.tool, Decision: Allowed, MaxCalls: e.maxCalls}
+		list[i] = Entry{Tool: e.tool, Decision: allowed, MaxCalls: e.maxCalls}
 		switch {
 		case e.deny:
-			list[i].Decision = Denied
+			list[i].Decision = denied
 		case rule.When != "":
 			list[i].Decision = "conditional"
 		case e.mustAsk || rule.Ask == "true":

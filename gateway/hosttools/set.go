@@ -30,8 +30,8 @@ const maxDepth = 3
 
 // Decisions on calls.
 const (
-	Allowed  = "allowed"
-	Denied   = "denied"
+	allowed  = "allowed"
+	denied   = "denied"
 	approved = "approved"
 	rejected = "rejected"
 )

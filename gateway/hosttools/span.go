@@ -60,7 +60,7 @@ func (p *pass) finish(ctx context.Context, span trace.Span, reply Reply) Reply {
 	if reply.Error != nil {
 		code = reply.Error.Code
 	}
-	refused := p.decision == Denied || p.decision == rejected
+	refused := p.decision == denied || p.decision == rejected
 	if refused {
 		p.set.tally.refused.Add(1)
 	}

@@ -56,3 +56,6 @@ func (d Dialect) Refuse(w http.ResponseWriter, status int, message string) {
 func ServeConn(ctx context.Context, c net.Conn, h http.Handler) {
 	httpconn.Serve(ctx, c, h, headerTime)
 }
+
+// Handler returns the handler for the requests of a sandbox.
+func (p *Proxy) Handler(sandbox string) http.Handler { return p.handler(sandbox) }

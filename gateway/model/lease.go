@@ -32,13 +32,15 @@ const (
 // Grant describes the access of a lease.
 type Grant struct {
 	Provider string
-	Models   []string // provider's model names
+	Models   []string // provider's model names; at least one
 	Budget   Budget
 	// Web allows the provider to search, to fetch, and to read content from URLs.
 	Web           bool
-	MaxConcurrent int // default 8
+	MaxConcurrent int // maximum number of running requests; default 8
 
-	SandboxID  string // sandbox with access to the key; if empty, any attached sandbox
+	// SandboxID is the sandbox with access to the key. If empty, the key is valid in all attached sandboxes, so a sandbox
+	// that learns another sandbox's key can use it.
+	SandboxID  string
 	Run, Agent string // for spans
 	Span       trace.SpanContext
 }

@@ -91,7 +91,7 @@ type Attachment struct{ addr string }
 // Attach makes this process serve the model requests of a session's commands until the session is closed. Every request
 // without a lease is refused, so attaching a session twice costs nothing.
 func (p *Proxy) Attach(ctx context.Context, s *sandbox.Sandbox) (*Attachment, error) {
-	h := p.Handler(s.ID())
+	h := p.handler(s.ID())
 	handle := func(ctx context.Context, c *sandbox.ServiceConn) { httpconn.Serve(ctx, c, h, headerTime) }
 	addr, _, err := s.Serve(ctx, sandbox.Service{Name: serviceName, Handle: handle})
 	if err != nil && addr == "" {

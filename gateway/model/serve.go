@@ -50,8 +50,8 @@ var (
 	}
 )
 
-// Handler returns the HTTP handler for the requests of one sandbox.
-func (p *Proxy) Handler(sandbox string) http.Handler {
+// handler returns the HTTP handler for the requests of one sandbox.
+func (p *Proxy) handler(sandbox string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		dialect, err := p.serve(w, r, sandbox)
 		var f *refusal

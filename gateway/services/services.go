@@ -55,11 +55,11 @@ type Service struct {
 
 // Limits bound the requests of one sandbox to one service. A zero field is the default.
 type Limits struct {
-	RequestBytes int64         // of a body; 32 MiB
-	AnswerBytes  int64         // of a body; 256 MiB
-	PerSecond    int           // requests on average; 100, and ten times as many at once
-	Concurrent   int           // requests; 16, others wait
-	Time         time.Duration // of a request, including waiting; 5 minutes
+	RequestBytes int64         // maximum size of a request's body; default 32 MiB
+	AnswerBytes  int64         // maximum size of an answer's body; default 256 MiB
+	PerSecond    int           // average; default 100, in bursts ten times as many; others are refused
+	Concurrent   int           // maximum number of running requests; default 16; other requests wait
+	Time         time.Duration // maximum time of a request, including waiting; default 5 minutes
 }
 
 // Options refine New. Zero fields are defaults.
