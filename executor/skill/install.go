@@ -17,8 +17,8 @@ import (
 
 // Limits of all skills in one installation.
 const (
-	MaxFiles = 2000
-	MaxBytes = 64 << 20
+	maxFiles = 2000
+	maxBytes = 64 << 20
 
 	writersAtOnce = 8
 	dirMode       = 0o755
@@ -72,7 +72,8 @@ func read(fsys fs.FS) (files []file, err error) {
 var installable = regexp.MustCompile(`^[\p{L}\p{N}_][\p{L}\p{N}._ -]*$`)
 
 // Install copies skills returned by Load into a directory of a sandbox. File modes are kept. If two skills have the
-// same name, Install copies nothing and returns ErrInvalid.
+// same name, or the skills together have more than 2000 files or 64 MiB, Install copies nothing and returns an error
+// wrapping ErrInvalid.
 func Install(ctx context.Context, s *sandbox.Sandbox, skills []Skill, dir string) error {
 	seen := map[string]bool{}
 	entries, total := 0, int64(0)
@@ -118,8 +119,8 @@ func Install(ctx context.Context, s *sandbox.Sandbox, skills []Skill, dir string
 
 // bounded returns an error if the skills exceed their common limits.
 func bounded(entries int, total int64) error {
-	if entries > MaxFiles || total > MaxBytes {
-		return fmt.Errorf("the skills have more than %d files or %d MiB: %w", MaxFiles, MaxBytes>>20, ErrInvalid)
+	if entries > maxFiles || total > maxBytes {
+		return fmt.Errorf("the skills have more than %d files or %d MiB: %w", maxFiles, maxBytes>>20, ErrInvalid)
 	}
 	return nil
 }

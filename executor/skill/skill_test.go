@@ -146,15 +146,15 @@ func TestInstallRefuses(t *testing.T) {
 		s, _, err := skill.Load(more, "heron")
 		return s, err
 	}
-	many, half := fstest.MapFS{}, fstest.MapFS{"heron/x": {Data: make([]byte, skill.MaxBytes/2)}}
-	for i := range skill.MaxFiles {
+	many, half := fstest.MapFS{}, fstest.MapFS{"heron/x": {Data: make([]byte, 32<<20)}}
+	for i := range 2000 {
 		many[fmt.Sprintf("heron/%d", i)] = &fstest.MapFile{}
 	}
 	for name, files := range map[string]fstest.MapFS{
 		"link":  {"heron/x": {Data: []byte("/etc/passwd"), Mode: fs.ModeSymlink | 0o777}},
 		"pipe":  {"heron/x": {Mode: fs.ModeNamedPipe | 0o600}},
 		"many":  many,
-		"large": {"heron/x": {Data: make([]byte, skill.MaxBytes+1)}},
+		"large": {"heron/x": {Data: make([]byte, 64<<20+1)}},
 	} {
 		if _, err := load(files); !errors.Is(err, skill.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
