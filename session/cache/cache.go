@@ -31,7 +31,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// DefaultMaxBytes is the default maximum size of a cache.
+// DefaultMaxBytes is the default maximum size of a cache in bytes, 2 GiB.
 const DefaultMaxBytes = 2 << 30
 
 // Volume is the definition of a cache.
@@ -45,8 +45,8 @@ type Volume struct {
 	MaxBytes int64
 }
 
-// Known returns the predefined caches.
-func Known() []Volume {
+// known returns the predefined caches.
+func known() []Volume {
 	return []Volume{{
 		// pip ignores a read-only cache directory, but it reads a directory of wheels.
 		Name: "pip", MaxBytes: DefaultMaxBytes, Hosts: []string{"registry:pypi"},
@@ -86,13 +86,14 @@ var (
 	variablePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// Open returns a Store for dir with the caches of Known and own. Fill creates dir if it does not exist.
+// Open returns a Store for dir with the caches pip, npm, and go, and the caches in own. A cache in own needs a name of
+// 1 to 32 lower case letters, digits, and dashes. Fill creates dir if it does not exist.
 func Open(dir string, own ...Volume) (*Store, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("cache: %w", err)
 	}
-	s := &Store{dir: dir, volumes: Known()}
+	s := &Store{dir: dir, volumes: known()}
 	for _, v := range own {
 		if !namePattern.MatchString(v.Name) {
 			return nil, fmt.Errorf("cache: invalid name %.100q: must be at most 32 lower case letters, digits, or '-': %w",

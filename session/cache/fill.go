@@ -38,7 +38,7 @@ type FillOptions struct {
 	Argv    []string // command; it gets the variables of Volume.Fill and the directory to fill in CACHE_DIR
 	// Fresh discards the previous contents. Otherwise the command adds to them.
 	Fresh          bool
-	MaxBytes       int64 // maximum size of the cache; if zero, the volume's
+	MaxBytes       int64 // maximum size of the cache in bytes; if zero, the volume's
 	Stdout, Stderr io.Writer
 }
 

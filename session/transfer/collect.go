@@ -55,7 +55,7 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 	defer cancel()
 	switch {
 	case box == nil:
-		m.Patch = began.Untouched()
+		m.Patch = began.untouched()
 	case began != nil:
 		if m.Patch, err = began.Diff(ctx, box); err != nil {
 			err = fmt.Errorf("cannot list the changes in the workspace: %w", err)

@@ -33,8 +33,9 @@ type Snapshot struct {
 }
 
 // NewSnapshot returns a snapshot of a directory. file is the path of the archive; if empty, the snapshot uses a temp
-// file. If file exists, it is the snapshot of an earlier process of the run. If the directory exceeds a limit, the
-// error wraps backend.ErrTooLarge. If at is not a directory, the error wraps backend.ErrInvalid.
+// file. If file exists, it is the snapshot of an earlier process of the run. If the directory has more than 10,000
+// entries or 256 MiB, the error wraps backend.ErrTooLarge. If at is not a directory, the error wraps
+// backend.ErrInvalid.
 func NewSnapshot(ctx context.Context, at Place, file string) (*Snapshot, error) {
 	s := &Snapshot{at: at, file: file, temp: file == ""}
 	if file != "" {
@@ -72,13 +73,13 @@ func (s *Snapshot) Into(req session.Request) session.Request {
 				return err
 			}
 		}
-		return s.CopyTo(ctx, box)
+		return s.fill(ctx, box)
 	}
 	return req
 }
 
-// CopyTo copies the snapshot to a sandbox's workspace. It overwrites existing files and keeps other files.
-func (s *Snapshot) CopyTo(ctx context.Context, box *session.Session) error {
+// fill copies the snapshot to a sandbox's workspace. It overwrites existing files and keeps other files.
+func (s *Snapshot) fill(ctx context.Context, box *session.Session) error {
 	if err := s.copyTo(ctx, box); err != nil {
 		return err
 	}
@@ -236,9 +237,9 @@ func (w *workspace) write(z *zip.Writer, e entry) error {
 	return err
 }
 
-// Untouched returns an empty patch if the directory was copied to no sandbox. If it was copied, or without a snapshot,
-// Untouched returns nil.
-func (s *Snapshot) Untouched() *patch.Patch {
+// untouched returns an empty patch if the directory was copied to no sandbox. If it was copied, or without a snapshot,
+// untouched returns nil.
+func (s *Snapshot) untouched() *patch.Patch {
 	if s == nil {
 		return nil
 	}
