@@ -23,3 +23,6 @@ func (s *Sandbox) Patient(ctx context.Context, execID string, limit time.Duratio
 
 // WaitLonger does what Command.Extend does to the calls of this process.
 func (s *Sandbox) WaitLonger(execID string, by time.Duration) { s.waitLonger(execID, by) }
+
+// Canonical returns the settings as canonical JSON.
+func (s Settings) Canonical() []byte { return s.canonical() }

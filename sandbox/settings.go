@@ -43,9 +43,9 @@ type Evidence struct {
 	Policy    string            `json:"policy"` // the first 12 digits of Settings.Digest
 }
 
-// Canonical returns the settings as JSON (RFC 8785): keys are sorted, and there is no white space. Lists whose order
+// canonical returns the settings as JSON (RFC 8785): keys are sorted, and there is no white space. Lists whose order
 // has no meaning are sorted.
-func (s Settings) Canonical() []byte {
+func (s Settings) canonical() []byte {
 	s.Egress.Allow = slices.Sorted(slices.Values(s.Egress.Allow))
 	s.Egress.Deny = slices.Sorted(slices.Values(s.Egress.Deny))
 	s.Mounts = slices.SortedFunc(slices.Values(s.Mounts), func(a, b backend.Mount) int {
@@ -65,9 +65,9 @@ func (s Settings) Canonical() []byte {
 	return bytes.TrimSpace(raw)
 }
 
-// Digest returns the SHA-256 of Canonical in hexadecimal.
+// Digest returns the SHA-256 of the settings as canonical JSON (RFC 8785), in hexadecimal.
 func (s Settings) Digest() string {
-	sum := sha256.Sum256(s.Canonical())
+	sum := sha256.Sum256(s.canonical())
 	return hex.EncodeToString(sum[:])
 }
 
@@ -81,7 +81,7 @@ func (s Settings) Note(r *audit.Record) {
 	if s.Backend == "" {
 		return
 	}
-	r.Isolation, r.Backend, r.Policy, r.Settings = string(s.Isolation), s.Backend, s.Digest(), s.Canonical()
+	r.Isolation, r.Backend, r.Policy, r.Settings = string(s.Isolation), s.Backend, s.Digest(), s.canonical()
 }
 
 // Settings returns the settings in force, without the host tools of a command.
