@@ -57,9 +57,7 @@ func newManagerOn(t testing.TB, b backend.SandboxBackend, opts *session.Options)
 		if n := sandboxes(t, m); n != 0 {
 			t.Errorf("%d sandboxes are left", n)
 		}
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
+		checktest.Must(t, b.Close())
 	})
 	return m
 }

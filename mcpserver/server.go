@@ -46,7 +46,8 @@ const (
 type Options struct {
 	// Sandbox configures the sandboxes. Mode and Session are ignored. The zero value is a Python sandbox without network.
 	Sandbox tools.Sandbox
-	// Policy refuses calls before they reach a sandbox. If nil, it defaults to DefaultPolicy.
+	// Policy refuses calls before they reach a sandbox. If nil, it defaults to DefaultPolicy. A zero Policy sets no
+	// limits, so start with DefaultPolicy.
 	Policy *Policy
 	// Tasks are the agents and workflows for execute_task, sorted by name. If empty, the tool does not exist.
 	Tasks []Task
