@@ -13,7 +13,7 @@ func TestOutputs(t *testing.T) {
 		"outputs: [r.csv]":                                  "x.prompt:2:10: outputs require a persistent sandbox; add sandbox: {mode: code}, or remove outputs",
 		"sandbox: python\noutputs: [r.csv]":                 "x.prompt:3:10: outputs require a persistent sandbox; add sandbox: {mode: code}, or remove outputs",
 		"sandbox: {mode: code, outputs: [../x]}":            `x.prompt:2:33: the output "../x" is not a path below /workspace; for example report.csv, "dist/**" or "coverage.xml?"`,
-		"sandbox: {runtime: python, outputs: [x]}":          "x.prompt:2:37: outputs require code mode; in compute mode every call has a fresh sandbox; add mode: code, or remove it",
+		"sandbox: {runtime: python, outputs: [x]}":          "x.prompt:2:37: outputs require mode code, script, or executor; in compute mode every call has a fresh sandbox; add mode: code, or remove it",
 		"sandbox: {mode: code, outputs: [x]}\noutputs: [x]": "x.prompt:3:10: the outputs are declared twice; remove one of the two",
 		"outputs: r.csv\nsandbox: {mode: code}":             "x.prompt:2:10: outputs must be a list, not text",
 		"outputs: []\nsandbox: {mode: code}":                "",

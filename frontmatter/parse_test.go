@@ -159,7 +159,7 @@ func TestParseErrors(t *testing.T) {
 		{"port twice", "---\nsandbox: {mode: code, ports: {web: 80, web: 81}}\n---\n", "web"},
 		{"yield", "---\nsandbox: {mode: code, yield_ms: 3600001}\n---\n", "yield_ms must be 1 to 3600000, not 3600001"},
 		{"name of an isolated sandbox", "---\nsandbox: {mode: code, session: isolated.x}\n---\n", `"isolated.x" is reserved for isolated sandboxes; write session: isolated`},
-		{"session in compute mode", "---\nsandbox: {session: default}\n---\n", "session requires code mode"},
+		{"session in compute mode", "---\nsandbox: {session: default}\n---\n", "session requires mode code"},
 		{"image", "---\nsandbox: {image: \"a b\"}\n---\n", `"a b" is not an image reference`},
 		{"env name", "---\nsandbox: {env: {\"A B\": x}}\n---\n", `a.prompt:2:17: "A B" is not the name of an environment variable`},
 		{"env value", "---\nsandbox: {env: {A: [x]}}\n---\n", "sandbox.env.A must be text, not a list"},

@@ -422,7 +422,7 @@ func (c *checker) outputs(s Sandbox) {
 	c.AddBelow("", rules.Globs(s.Outputs).Problems())
 	if s.Outputs != nil && !s.Mode.Lasting() {
 		c.Add("outputs", "add mode: code, or remove it",
-			"outputs require code mode; in compute mode every call has a fresh sandbox")
+			"outputs require mode code, script, or executor; in compute mode every call has a fresh sandbox")
 	}
 }
 
@@ -491,6 +491,6 @@ func (c *checker) modes(s Sandbox) {
 	}
 	if s.Session != "" && (s.Mode == ModeCompute || s.Mode == "") {
 		c.Add("session", "add mode: code, or remove it",
-			"session requires code mode; in compute mode every call has a fresh sandbox")
+			"session requires mode code, script, or executor; in compute mode every call has a fresh sandbox")
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/firebase/genkit/go/core/api"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
@@ -60,6 +61,9 @@ func newTool[In, Out any](b *binding, do func(context.Context, In) (Out, error),
 			if known = toolspec.ErrorOf(err); known.Code == toolspec.CodeInternal {
 				b.box.log.ErrorContext(ctx, "a tool failed", "tool", def.Name, "error", err)
 			}
+		}
+		if b.cfg.Mode != frontmatter.ModeCode {
+			known = known.Plain()
 		}
 		return toolspec.Result{Error: known}, nil
 	}

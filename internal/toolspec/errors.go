@@ -109,6 +109,22 @@ func (e *Error) WithRemediation(remediation string) *Error {
 	return e
 }
 
+// Plain returns e, or a copy without default advice that names tools of code mode. Agents in other modes do not have them.
+func (e *Error) Plain() *Error {
+	plain := map[Code]string{
+		CodeNotFound: "Check the path.",
+		CodeLost:     "Call the tool again. If files were lost, write them again.",
+		CodeClosed:   "Call the tool again.",
+		CodeCapacity: "Try again later.",
+		CodeQuota:    "Delete files that you no longer need, or write smaller files, then try again.",
+	}[e.Code]
+	if plain == "" || e.Remediation != e.Code.Remediation() {
+		return e
+	}
+	p := *e
+	return p.WithRemediation(plain)
+}
+
 type sentinel struct {
 	err  error
 	code Code
@@ -171,8 +187,8 @@ func ErrorOf(err error) *Error {
 	case errors.As(err, &conflict):
 		e.Message = fmt.Sprintf("the sandbox %q of this run already exists with different settings: %s", conflict.Key.Name,
 			strings.Join(conflict.Fields, ", "))
-		return e.WithRemediation("Agents that share a sandbox must use the same settings: report this, or use " +
-			"sandbox_open with another session_key.")
+		return e.WithRemediation("Agents that share a sandbox must use the same settings: report this. If you have " +
+			"the tool sandbox_open, use another session_key.")
 	case errors.Is(err, backend.ErrNoRoom):
 		return e.WithRemediation("Report that the host's disk is full: the operator must free space or configure a " +
 			"smaller workspace_mb.")

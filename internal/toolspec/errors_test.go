@@ -71,6 +71,19 @@ func TestErrorOf(t *testing.T) {
 	}
 }
 
+// TestPlain verifies that advice for agents without code mode names none of its tools.
+func TestPlain(t *testing.T) {
+	t.Parallel()
+	for _, code := range Codes() {
+		if got := Failf(code, "m").Plain(); strings.Contains(got.Remediation, "sandbox_") || got.Message != "m" {
+			t.Errorf("%s: %+v", code, got)
+		}
+	}
+	if got := Failf(CodeLost, "m").WithRemediation("Use sandbox_x.").Plain(); got.Remediation != "Use sandbox_x." {
+		t.Errorf("advice of a caller: %q", got.Remediation)
+	}
+}
+
 // TestInstallErrors verifies that the error of a failed installation contains the exit code and the next step.
 func TestInstallErrors(t *testing.T) {
 	t.Parallel()

@@ -106,7 +106,7 @@ func classOf(err error) (code int, hint string) {
 	}{
 		{ExitConflict, backend.ErrBusy, "try again in a minute"},
 		{ExitUnavailable, backend.ErrUnavailable, "run `workcell doctor` to check the container engine"},
-		{ExitFailed, backend.ErrImage, "check the image name, or map it to a mirror: --map-image FROM=TO"},
+		{ExitFailed, backend.ErrImage, "check the image name, or map it to a mirror: WORKCELL_IMAGE_MAP=FROM=TO"},
 		{ExitFailed, backend.ErrUnsupported, "run `workcell doctor` to see what this engine can enforce"},
 		{ExitNoRoom, backend.ErrCapacity,
 			"stop running commands, or remove sandboxes: `workcell sandbox ls`, then `workcell sandbox rm SANDBOX`"},

@@ -58,7 +58,7 @@ func containerdFix(err error) string {
 	case runtime.GOOS != "linux":
 		return "containerd requires Linux"
 	case os.Geteuid() != 0:
-		return "run `sudo --preserve-env=GEMINI_API_KEY $(command -v workcell) …`, because containerd requires root"
+		return "run `sudo --preserve-env $(command -v workcell) …`, because containerd requires root"
 	case errors.Is(err, backend.ErrUnavailable):
 		return "start containerd (`systemctl start containerd`, or `containerd`), or set CONTAINERD_ADDRESS to its socket"
 	default:
