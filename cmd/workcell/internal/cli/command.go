@@ -98,8 +98,8 @@ Workcell uses Docker, or containerd if Docker is not available. The containerd a
 flags below apply to all commands, but runs ls has its own --state. Documentation:
 https://github.com/workcell-dev/workcell
 
-By default, sandboxes have no network access. Workcell removes a run's sandboxes when the run ends, unless
-you pass --keep or the workflow keeps them (retention, checkpoints).
+By default, sandboxes have no network access. Workcell removes a run's sandboxes when the run ends. To keep
+them, pass --keep, or set retention or checkpoints in the workflow.
 
 ` + exitCodeHelp + `
 

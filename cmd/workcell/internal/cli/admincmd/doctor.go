@@ -80,14 +80,16 @@ func newDoctorCmd(a *command) *cobra.Command {
 		Example: "  workcell doctor\n  workcell doctor --backend local -o json",
 		Short:   "Check backends, limits, and images",
 		Long: `Check which backends are available, which limits they can enforce, and whether they can open a sandbox.
-For each problem, the command suggests a fix. It also warns if a service's variable is not set. It does not apply fixes,
-or check models, their API keys, or the state database. It pulls images only on Kubernetes. It removes its test
-sandboxes. By default, it checks all backends. To check only one, use --backend, WORKCELL_BACKEND, or the configuration
-file.
+For each problem, the command suggests a fix but does not apply it. It also warns if a service's variable is not set.
+Models, their API keys, and the state database are not checked. Images are pulled only on Kubernetes. Test sandboxes are
+removed.
+
+By default, the command checks all backends. To check a single backend, use --backend, WORKCELL_BACKEND, or the
+configuration file.
 
 The STATE column shows ok, warn (a feature, limit, or image is missing), or fail (sandboxes cannot run). The exit code
-is 5 if the backend that other commands would use cannot run sandboxes. This is Docker, else containerd, unless you
-select a backend.`,
+is 5 if the backend that other commands would use cannot run sandboxes. Unless you select a
+backend, this is Docker, or containerd if Docker is not available.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := a.diagnose(cmd.Context(), image, network)

@@ -86,8 +86,8 @@ To list run IDs, use ` + "`workcell runs ls`" + `. To see what a run did, use ` 
 
 Unless you pass --agents, a workflow's agents are loaded from agents/ next to the workflow file, from ../agents, or from
 the workflow's own directory. Pass inputs with --input or --input-file. For an agent, you can also pass them as INPUT:
-NAME=VALUE, NAME=@FILE, or plain text for the agent's only input field or the field named input or task. Use - for
-text from standard input.
+NAME=VALUE, NAME=@FILE, or plain text for the agent's only input field or the field named input or task. To read text
+from standard input, pass -.
 
 The agent's file names the model; --model overrides it. Set the provider's API key in the environment, for example
 GEMINI_API_KEY. To try a run without an API key, use --model scripted/PATH.yaml, which replays recorded answers.
@@ -96,8 +96,8 @@ The sandbox section of the workflow or agent sets the image, limits, environment
 default, a sandbox has a Python image, 1 CPU, 2 GiB of memory, and no network. To allow single hosts, list them in
 network.allow. Code in a sandbox does not see your environment or API keys.
 
-A workflow fails after one hour or 50 steps unless it sets timeout or max_steps. A single agent fails after 7 days.
---workspace copies a directory to /workspace in the sandboxes, without links, special files, .git, .hg, and .svn. The
+A workflow fails after one hour or 50 steps unless it sets timeout or max_steps. A single agent times out after 7 days.
+--workspace copies a directory to /workspace in the sandboxes, except for links, special files, .git, .hg, and .svn. The
 original is left unchanged unless you pass --apply or run ` + "`workcell runs apply`" + ` later. To see the changes
 first, use ` + "`workcell runs diff`" + `. The changes and outputs of a run are kept for 30 days (retention.runs).
 

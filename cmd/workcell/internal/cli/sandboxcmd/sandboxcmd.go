@@ -24,7 +24,7 @@ func newSandboxCmd(a *command) *cobra.Command {
 		Use:     "sandbox",
 		Aliases: []string{"sessions", "session"},
 		Short:   "Create, inspect, use, and remove sandboxes",
-		Long: `Create, inspect, use, and remove sandboxes, including the sandboxes of runs.
+		Long: `Create, inspect, use, and remove sandboxes, including those created by runs.
 
 SANDBOX is the ID, key, or name of a sandbox, or the ID of a run that has only one sandbox. You can shorten an
 ID to a unique prefix with at least four characters after sbx_ or run_.
@@ -33,7 +33,7 @@ A sandbox created with ` + "`sandbox open`" + ` is kept until you remove it. A r
 run ends; until then, you can use it too. By default, a sandbox has no network access, 1 CPU, 2 GiB of memory, and
 500 MiB for /workspace.
 
-Commands with the same state directory or database see the same sandboxes.`,
+Commands that use the same state directory or database see the same sandboxes.`,
 		Example: "  id=$(workcell sandbox open --image python:3.11-slim)\n" +
 			"  workcell sandbox exec \"$id\" -- sh -c 'date > out.txt'\n" +
 			"  workcell sandbox cp \"$id\":out.txt .\n" +
