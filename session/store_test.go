@@ -77,6 +77,69 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
+// cutStore cancels the next caller of Insert or Take after the change, like a connection that ends during a commit.
+type cutStore struct {
+	record.Store
+	cut atomic.Pointer[func()]
+}
+
+func (c *cutStore) result(ctx context.Context, err error) error {
+	if err != nil {
+		return err
+	}
+	if cut := c.cut.Swap(nil); cut != nil {
+		(*cut)()
+	}
+	return ctx.Err()
+}
+
+func (c *cutStore) Insert(ctx context.Context, rec record.Record) error {
+	return c.result(ctx, c.Store.Insert(ctx, rec))
+}
+
+func (c *cutStore) Take(ctx context.Context, id, from, to string) (record.Record, error) {
+	rec, err := c.Store.Take(ctx, id, from, to)
+	return rec, c.result(ctx, err)
+}
+
+// TestCanceledChange verifies that a key can be opened after an opener was canceled while the store inserted or took
+// the key's record.
+func TestCanceledChange(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]func(t *testing.T, e *engine, opts *session.Options){
+		"insert": func(*testing.T, *engine, *session.Options) {},
+		"take": func(t *testing.T, e *engine, opts *session.Options) {
+			first := dying(t, e, opts)
+			mustOpen(t, first, runKey)
+			first.Die()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, opts := newEngine(t), shared()
+			before(t, e, opts)
+			store := &cutStore{Store: opts.Store}
+			opts.Store = store
+			m := newManager(t, e, opts)
+			ctx, cancel := context.WithCancel(t.Context())
+			cut := func() {
+				cancel()
+				eventually(t, "the creation is canceled", func() bool { return m.Waiting(runKey) == 0 })
+			}
+			store.cut.Store(&cut)
+			if _, _, err := m.Open(ctx, runKey, testImage()); !errors.Is(err, context.Canceled) {
+				t.Fatalf("Open = %v", err)
+			}
+			ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			_, created, err := m.Open(ctx, runKey, testImage())
+			if err != nil || created != (name == "insert") || e.count() != 1 {
+				t.Errorf("Open = %v, %v, %d sandboxes", created, err, e.count())
+			}
+		})
+	}
+}
+
 // TestRecords verifies the records of a sandbox from creation to removal.
 func TestRecords(t *testing.T) {
 	t.Parallel()

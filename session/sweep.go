@@ -89,7 +89,7 @@ func untraced(ctx context.Context) context.Context {
 
 // reclaim takes an ownerless record and applies a rule, unless the sandbox turns out to be in use.
 func (m *Manager) reclaim(ctx context.Context, rec record.Record, rule owner.Rule) error {
-	taken, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
+	taken, err := m.keeper.Take(ctx, rec)
 	if custody.IsOvertaken(err) {
 		return nil
 	}

@@ -125,11 +125,22 @@ func (k *Keeper) TakeUnowned(ctx context.Context, rec record.Record) (record.Rec
 	if err := k.isFree(ctx, rec); err != nil {
 		return rec, err
 	}
-	rec, err := k.Store.Take(ctx, rec.ID, rec.Owner, k.Owner)
+	rec, err := k.Take(ctx, rec)
 	if IsOvertaken(err) { // by a sweep, or by an opener of the key
 		err = ErrInTransition
 	}
 	return rec, err
+}
+
+// Take makes this manager the owner of a record. It does not end with ctx: a canceled change may have succeeded, and
+// then nothing would give up the record.
+func (k *Keeper) Take(ctx context.Context, rec record.Record) (record.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return record.Record{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), StoreTimeout)
+	defer cancel()
+	return k.Store.Take(ctx, rec.ID, rec.Owner, k.Owner)
 }
 
 // IsOvertaken reports whether another process has taken, removed, or created the record first.

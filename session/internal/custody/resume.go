@@ -86,7 +86,7 @@ func (k *Keeper) EnsureRunning(ctx context.Context, engine backend.Info, key rec
 // prevent a sweep or an adoption. If another process takes the record first, resumeUnowned returns an error wrapping
 // backend.ErrExists.
 func (k *Keeper) resumeUnowned(ctx context.Context, rec record.Record, engine backend.Info) (backend.Info, error) {
-	rec, err := k.Store.Take(ctx, rec.ID, rec.Owner, k.Owner)
+	rec, err := k.Take(ctx, rec)
 	if err != nil {
 		return engine, err
 	}
