@@ -140,6 +140,46 @@ func TestCanceledChange(t *testing.T) {
 	}
 }
 
+// answerless is a store that fails after the first record without an owner is written, and then calls then.
+type answerless struct {
+	record.Store
+	once sync.Once
+	then func()
+}
+
+func (a *answerless) Update(ctx context.Context, rec record.Record) error {
+	err := a.Store.Update(ctx, rec)
+	if rec.Owner == "" {
+		a.once.Do(func() {
+			a.then()
+			err = errDisk
+		})
+	}
+	return err
+}
+
+// TestLostAnswer verifies that a manager that does not know whether it gave up a sandbox does not give it up again after
+// another process has opened it.
+func TestLostAnswer(t *testing.T) {
+	t.Parallel()
+	e, opts := newEngine(t), shared()
+	key, req, want := session.UserKey("lab"), testImage(), ""
+	req.IdlePolicy = record.IdleStop
+	other := newManager(t, e, opts)
+	own := *opts
+	own.Store = &answerless{Store: opts.Store, then: func() {
+		want = recordOf(t, opts.Store, openAs(t, other, key, req).ID()).Owner
+	}}
+	m, clock := newTimed(t, e, &own)
+	s := openAs(t, m, key, req)
+	clock.add(time.Hour)
+	m.Reap(t.Context())
+	m.Reap(t.Context())
+	if got := recordOf(t, opts.Store, s.ID()).Owner; got != want || got == "" {
+		t.Errorf("the owner is %q, want %q", got, want)
+	}
+}
+
 // TestRecords verifies the records of a sandbox from creation to removal.
 func TestRecords(t *testing.T) {
 	t.Parallel()

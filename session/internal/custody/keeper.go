@@ -84,10 +84,23 @@ func (k *Keeper) SaveAgain() {
 	unsaved := slices.Collect(maps.Values(k.unsaved))
 	k.mu.Unlock()
 	for _, rec := range unsaved {
-		if k.Save(rec) {
+		if k.settled(rec) {
+			k.mu.Lock()
+			delete(k.unsaved, rec.ID)
+			k.mu.Unlock()
+		} else if k.Save(rec) {
 			return
 		}
 	}
+}
+
+// settled reports whether a record must not be written again: the failed update succeeded in fact, or the sandbox has
+// another owner by now.
+func (k *Keeper) settled(rec record.Record) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), StoreTimeout)
+	defer cancel()
+	stored, err := k.Store.Get(ctx, rec.ID)
+	return err == nil && stored.Owner != k.Owner && (stored.Owner != rec.Owner || stored.State == rec.State)
 }
 
 // TakenOver reports whether another process has taken or ended the sandbox of a record. A process also takes a record

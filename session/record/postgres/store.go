@@ -204,9 +204,20 @@ func (s *Store) has(ctx context.Context, id string, record any) (there bool, err
 	return there, err
 }
 
-// Update replaces a record.
+// Update replaces a record. If an earlier attempt may have succeeded, Update does not replace another owner's record.
 func (s *Store) Update(ctx context.Context, rec record.Record) error {
-	err := s.write(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error { return update(ctx, tx, rec) })
+	err := s.write(ctx, func(ctx context.Context, tx pgx.Tx, again bool) error {
+		if again {
+			stored, err := scan(rec.ID, tx.QueryRow(ctx, recordOf+` FOR UPDATE`, rec.ID))
+			if err == nil && !slices.Contains(append(s.joined(), "", rec.Owner), stored.Owner) {
+				err = fmt.Errorf("%w: sandbox %s has another owner", backend.ErrExists, rec.ID)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return update(ctx, tx, rec)
+	})
 	if postgres.IsConflict(err) {
 		return taken(rec)
 	}

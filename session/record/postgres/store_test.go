@@ -1,11 +1,17 @@
 package postgres_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/memory"
@@ -76,6 +82,81 @@ func TestInstance(t *testing.T) {
 		if id, err := s.Instance(t.Context()); id != "one" || err != nil {
 			t.Errorf("after: %q, %v", id, err)
 		}
+	}
+}
+
+// cutAnswer returns a URL of a database through a proxy. After arm, the proxy drops the answer to the next commit, calls
+// then, and closes the connection.
+func cutAnswer(t *testing.T, database string, then func()) (url string, arm func()) {
+	t.Helper()
+	conf, err := pgconn.ParseConfig(database)
+	must(t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { must(t, listener.Close()) })
+	network, address := pgconn.NetworkAddress(conf.Host, conf.Port)
+	var armed atomic.Bool
+	serve := func(client net.Conn) {
+		defer client.Close() //nolint:errcheck // the test needs no error
+		server, err := net.Dial(network, address)
+		if err != nil {
+			return
+		}
+		defer server.Close() //nolint:errcheck // the test needs no error
+		var cut atomic.Bool
+		go func() {
+			buf := make([]byte, 64<<10)
+			for n, err := client.Read(buf); err == nil; n, err = client.Read(buf) {
+				if bytes.Contains(buf[:n], []byte("commit\x00")) && armed.Swap(false) {
+					cut.Store(true)
+				}
+				if _, err := server.Write(buf[:n]); err != nil {
+					return
+				}
+			}
+			_ = server.Close() // ends the other direction
+		}()
+		buf := make([]byte, 64<<10)
+		for n, err := server.Read(buf); err == nil; n, err = server.Read(buf) {
+			if cut.Load() {
+				then()
+				return
+			}
+			if _, err := client.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+	}
+	go func() {
+		for client, err := listener.Accept(); err == nil; client, err = listener.Accept() {
+			go serve(client)
+		}
+	}()
+	url = fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", conf.User, listener.Addr(), conf.Database)
+	return url, func() { armed.Store(true) }
+}
+
+// TestRepeatedUpdate verifies that an update that is repeated after a lost answer does not replace the record of the
+// next owner.
+func TestRepeatedUpdate(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), pgtest.Database(t)
+	next := open(t, database)
+	rec := record.Record{ID: "sbx_a", Key: record.UserKey("a"), State: record.Ready, Owner: "first"}
+	url, arm := cutAnswer(t, database, func() {
+		if _, err := next.Take(ctx, rec.ID, "", "second"); err != nil {
+			t.Error(err)
+		}
+	})
+	s := open(t, url)
+	must(t, s.Insert(ctx, rec))
+	rec.Owner = ""
+	arm()
+	if err := s.Update(ctx, rec); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("Update = %v", err)
+	}
+	if got, err := next.Get(ctx, rec.ID); err != nil || got.Owner != "second" {
+		t.Errorf("Get = %+v, %v", got, err)
 	}
 }
 
