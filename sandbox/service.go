@@ -186,10 +186,14 @@ type serviceServer struct {
 	slots chan struct{}   // one slot per open connection; the guest also counts, but is untrusted
 }
 
+// listen starts listening on a connection to the guest. It has a limit, because Serve and openEgress hold locks.
 func (v *serviceServer) listen(ctx context.Context, conn *client.Conn) (*client.Listener, error) {
-	return conn.Listen(ctx, wire.ListenRequest{
+	ctx, cancel := context.WithTimeoutCause(ctx, answerMargin, errNoAnswer)
+	defer cancel()
+	l, err := conn.Listen(ctx, wire.ListenRequest{
 		Name: v.svc.Name, MaxConns: v.svc.maxConns(), WaitMillis: connWait.Milliseconds(),
 	})
+	return l, noAnswer(ctx, err)
 }
 
 // run serves until the service is stopped or taken over, or the guest violates the protocol.
