@@ -90,11 +90,12 @@ func (s *Sandbox) redial(attempt *redial) {
 	if err == nil {
 		s.conn = conn
 		s.wg.Go(func() { s.watch(conn) })
-	} else if conn != nil {
-		conn.Close()
 	}
 	attempt.err = err
 	s.mu.Unlock()
+	if err != nil && conn != nil {
+		conn.Close() // may wait for a stuck stream
+	}
 	close(attempt.done)
 }
 
