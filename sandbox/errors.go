@@ -153,20 +153,25 @@ func cleanSignal(name string) string {
 	return name
 }
 
-// maxAge is the maximum age in a guest's report.
+// maxAge is the maximum duration in a guest's report.
 const maxAge = 100 * 365 * 24 * time.Hour
+
+// duration converts a guest's duration. It limits values that would overflow.
+func duration(n int64, unit time.Duration) time.Duration {
+	return time.Duration(min(max(0, n), int64(maxAge/unit))) * unit
+}
 
 // execStatus converts the guest's status of a command.
 func (s *Sandbox) execStatus(w wire.ExecStatus) ExecStatus {
 	st := ExecStatus{
 		ExecID: w.ExecID, Status: ExecState(w.State), ExitCode: w.ExitCode, Signal: cleanSignal(w.Signal),
-		Duration:    time.Duration(w.DurationMicros) * time.Microsecond,
+		Duration:    duration(w.DurationMicros, time.Microsecond),
 		StdoutBytes: w.StdoutBytes, StderrBytes: w.StderrBytes, PeakRSSBytes: w.PeakRSSBytes, Leaked: w.Leaked,
 		QuotaExceeded: w.QuotaExceeded,
 		Terminal:      w.Terminal, Origin: w.Origin, Limit: s.limitOf(w),
 	}
 	if w.EndedMillis > 0 || st.Status == ExecRunning {
-		st.Age = st.Duration + time.Duration(min(w.EndedMillis, maxAge.Milliseconds()))*time.Millisecond
+		st.Age = st.Duration + duration(w.EndedMillis, time.Millisecond)
 	}
 	return st
 }

@@ -33,6 +33,15 @@ func TestLimitIsNamed(t *testing.T) {
 	}
 }
 
+// TestHugeDuration verifies that a guest's durations do not overflow.
+func TestHugeDuration(t *testing.T) {
+	t.Parallel()
+	w := wire.ExecStatus{DurationMicros: math.MaxInt64, EndedMillis: math.MaxInt64}
+	if got := (&Sandbox{}).execStatus(w); got.Duration != maxAge || got.Age != 2*maxAge {
+		t.Errorf("duration %v, age %v", got.Duration, got.Age)
+	}
+}
+
 // TestTransferTime verifies that files above the default limit have time for the transfer.
 func TestTransferTime(t *testing.T) {
 	t.Parallel()

@@ -267,8 +267,8 @@ func (s *Sandbox) Stats(ctx context.Context) (st Stats, err error) {
 		return Stats{}, s.explain(ctx, err)
 	}
 	st = Stats{
-		Uptime: max(0, time.Duration(h.UptimeMillis)*time.Millisecond), Running: max(0, h.Running),
-		CPU: max(0, time.Duration(h.CPUMillis)*time.Millisecond), MemoryBytes: max(0, h.MemoryUsed), PIDs: max(0, h.PIDsUsed),
+		Uptime: duration(h.UptimeMillis, time.Millisecond), Running: max(0, h.Running),
+		CPU: duration(h.CPUMillis, time.Millisecond), MemoryBytes: max(0, h.MemoryUsed), PIDs: max(0, h.PIDsUsed),
 	}
 	if err := st.countFiles(ctx, conn); err != nil {
 		return Stats{}, s.explain(ctx, err)
@@ -285,7 +285,7 @@ func (st *Stats) countFiles(ctx context.Context, conn *client.Conn) error {
 		}
 		for _, e := range list.Entries {
 			if info := newFileInfo(e); info.Type == TypeFile {
-				st.WorkspaceBytes += max(0, info.Size)
+				st.WorkspaceBytes += min(max(0, info.Size), math.MaxInt64-st.WorkspaceBytes)
 			}
 		}
 		st.WorkspaceMore = st.WorkspaceMore || list.Truncated

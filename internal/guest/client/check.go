@@ -30,8 +30,8 @@ func checkResult(req *wire.RunRequest, res *wire.RunResult) error {
 		return err
 	}
 	for _, o := range []*wire.Output{&res.Stdout, &res.Stderr} {
-		if len(o.Head) > max(0, req.HeadBytes) || len(o.Tail) > max(0, req.TailBytes) || o.Omitted < 0 ||
-			int64(len(o.Head))+int64(len(o.Tail))+o.Omitted != o.Total {
+		if len(o.Head) > max(0, req.HeadBytes) || len(o.Tail) > max(0, req.TailBytes) ||
+			min(o.Omitted, o.Total) < 0 || o.Total-int64(len(o.Head))-int64(len(o.Tail)) != o.Omitted {
 			return protocolErrorf("output does not add up")
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"strings"
 	"sync"
@@ -228,16 +229,19 @@ func TestHostileAnswers(t *testing.T) {
 		call   func(*client.Conn) error
 		frames []wire.Frame
 	}{
-		"nothing":          {callRun, nil},
-		"wrong kind":       {callRun, []wire.Frame{{Kind: wire.KindEOF, Channel: wire.ChanFile}}},
-		"not JSON":         {callRun, []wire.Frame{{Kind: wire.KindAnswer, Head: []byte("{")}}},
-		"bad error":        {callRun, []wire.Frame{{Kind: wire.KindError, Head: []byte("[]")}}},
-		"body too short":   {callRun, []wire.Frame{{Kind: wire.KindAnswer, Head: []byte("{}"), Body: []byte{0, 0}}}},
-		"another exec":     {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.ExecID = "other" }))}},
-		"unknown state":    {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.State = "happy" }))}},
-		"exit code":        {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.ExitCode = 4711 }))}},
-		"negative bytes":   {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.StdoutBytes = -1 }))}},
-		"too much head":    {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.Stdout = wire.Output{Head: make([]byte, 5000), Total: 5000} }))}},
+		"nothing":        {callRun, nil},
+		"wrong kind":     {callRun, []wire.Frame{{Kind: wire.KindEOF, Channel: wire.ChanFile}}},
+		"not JSON":       {callRun, []wire.Frame{{Kind: wire.KindAnswer, Head: []byte("{")}}},
+		"bad error":      {callRun, []wire.Frame{{Kind: wire.KindError, Head: []byte("[]")}}},
+		"body too short": {callRun, []wire.Frame{{Kind: wire.KindAnswer, Head: []byte("{}"), Body: []byte{0, 0}}}},
+		"another exec":   {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.ExecID = "other" }))}},
+		"unknown state":  {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.State = "happy" }))}},
+		"exit code":      {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.ExitCode = 4711 }))}},
+		"negative bytes": {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.StdoutBytes = -1 }))}},
+		"too much head":  {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.Stdout = wire.Output{Head: make([]byte, 5000), Total: 5000} }))}},
+		"adds up after an overflow": {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) {
+			r.Stdout = wire.Output{Head: []byte("x"), Omitted: math.MaxInt64, Total: math.MinInt64}
+		}))}},
 		"does not add up":  {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.Stdout = wire.Output{Head: []byte("x"), Total: 9} }))}},
 		"read: old chunk":  {callRead, []wire.Frame{answerFrame(t, readResult(func(r *wire.ReadResult) { r.Chunks = []wire.Chunk{{Seq: 1, Stream: wire.Stdout}} }))}},
 		"read: bad stream": {callRead, []wire.Frame{answerFrame(t, readResult(func(r *wire.ReadResult) { r.Chunks = []wire.Chunk{{Seq: 3, Stream: "stdlog"}} }))}},
