@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/postgres"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
@@ -23,6 +24,7 @@ import (
 const (
 	pollEvery  = 5 * time.Second  // polling interval of the queue without notifications
 	againAfter = 10 * time.Second // pause between two attempts to execute a run
+	askAgain   = time.Second      // pause between two attempts to give up a run
 
 	// A worker exits within half a minute after Grace, even without the database: after stopTimeout and Owner.Leave.
 	stopTimeout    = 15 * time.Second // for its runs
@@ -299,7 +301,7 @@ func (q *Queue) release(ctx context.Context, runID, owner string, lost <-chan st
 	ctx, cancel := context.WithCancel(context.WithoutCancel(worker))
 	defer cancel()
 	defer context.AfterFunc(worker, func() { time.AfterFunc(releaseTimeout, cancel) })()
-	for again := true; again; again = errors.Is(err, postgres.ErrUnreachable) {
+	for again := true; again; again = errors.Is(err, postgres.ErrUnreachable) && bound.Pause(ctx, askAgain) {
 		select {
 		case <-lost:
 			err = q.exec(ctx, `DELETE FROM workcell.owner WHERE id = $1`, owner)
