@@ -105,8 +105,27 @@ func (l *Log) flush(ctx context.Context, last bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD") // text PostgreSQL accepts
-	_ = l.q.exec(ctx, appendLog, l.run, text, ended)
+	_ = l.q.db.Do(ctx, func(ctx context.Context, c postgres.Queryer, again bool) error {
+		return writeLog(ctx, c, again, l.run, text, ended)
+	})
 }
+
+// writeLog adds lines to the log of a run. If again is true, an earlier attempt may have added them.
+func writeLog(ctx context.Context, c postgres.Queryer, again bool, run, text string, ended bool) error {
+	if again {
+		var there bool
+		err := c.QueryRow(ctx, lastInLog, run, text, ended).Scan(&there)
+		if err != nil || there {
+			return err
+		}
+	}
+	_, err := c.Exec(ctx, appendLog, run, text, ended)
+	return err
+}
+
+// lastInLog reports whether the log of a run ends with the specified lines.
+const lastInLog = `SELECT coalesce((SELECT text = $2::text AND ended = $3::boolean FROM workcell.run_log
+WHERE run = $1::text ORDER BY id DESC LIMIT 1), false)`
 
 // appendLog adds lines to the log of a run. The lock serializes the writers of a run, so their ids are committed in
 // order: a reader of an id never misses a lower one.

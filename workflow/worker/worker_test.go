@@ -454,6 +454,25 @@ func TestLog(t *testing.T) {
 	}
 }
 
+// TestLogRepeated verifies that lines are added once even if the answer to the first attempt is lost.
+func TestLogRepeated(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	q := open(t, url)
+	_, id := add(t, q)
+	conn, err := pgx.Connect(t.Context(), url)
+	checktest.Must(t, err)
+	defer conn.Close(t.Context()) //nolint:errcheck // the connection is idle
+	for _, line := range []string{"one\n", "one\n", "two\n"} {
+		checktest.Must(t, worker.WriteLog(t.Context(), conn, false, id, line, false))
+		checktest.Must(t, worker.WriteLog(t.Context(), conn, true, id, line, false))
+	}
+	checktest.Must(t, worker.WriteLog(t.Context(), conn, true, id, "three\n", true))
+	if text, _, ended, err := q.ReadLog(t.Context(), id, 0); text != "one\none\ntwo\nthree\n" || !ended || err != nil {
+		t.Errorf("%q, %v, %v", text, ended, err)
+	}
+}
+
 // TestLogClosedWhileItWrites verifies that Close waits until all lines are written, even after the lines of another
 // process that has not committed yet.
 func TestLogClosedWhileItWrites(t *testing.T) {
