@@ -158,8 +158,8 @@ func (a *answerless) Update(ctx context.Context, rec record.Record) error {
 	return err
 }
 
-// TestLostAnswer verifies that a manager that does not know whether it gave up a sandbox does not give it up again after
-// another process has opened it.
+// TestLostAnswer verifies that a manager does not give up a sandbox again after another process has opened it, if the
+// result of the first attempt is unknown.
 func TestLostAnswer(t *testing.T) {
 	t.Parallel()
 	e, opts := newEngine(t), shared()

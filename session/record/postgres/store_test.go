@@ -85,8 +85,8 @@ func TestInstance(t *testing.T) {
 	}
 }
 
-// cutAnswer returns a URL of a database through a proxy. After arm, the proxy drops the answer to the next commit, calls
-// then, and closes the connection.
+// cutAnswer returns a URL of a database through a proxy. After arm, the proxy drops the answer to the next commit,
+// calls then, and closes the connection.
 func cutAnswer(t *testing.T, database string, then func()) (url string, arm func()) {
 	t.Helper()
 	conf, err := pgconn.ParseConfig(database)
