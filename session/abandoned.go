@@ -32,7 +32,8 @@ func (m *Manager) closeOrphans(ctx context.Context, scope record.Scope) error {
 	}
 	var errs []error
 	for _, rec := range recs {
-		if rec.Key.Scope() != scope || rec.Engine != m.opts.Engine || rec.Owner == m.owner {
+		own := rec.Owner == m.owner && !m.keeper.Unused(rec)
+		if rec.Key.Scope() != scope || rec.Engine != m.opts.Engine || own {
 			continue
 		}
 		errs = append(errs, m.endUnowned(ctx, rec, owner.RunEnded))

@@ -75,7 +75,7 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 	if err != nil {
 		return nil, err
 	}
-	if rec.Owner == m.owner {
+	if rec.Owner == m.owner && !m.keeper.Unused(rec) {
 		if m.keeper.Unsaved(rec.ID) {
 			text := fmt.Sprintf("the removal of sandbox %s is not recorded yet", rec.ID)
 			return nil, &sanitize.Error{Text: text, Err: record.ErrHeld}
@@ -89,6 +89,7 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 	if err != nil {
 		return nil, err
 	}
+	defer m.keeper.Done(rec.ID)
 	m.dropGrants(rec.ID) // the former owner may have been killed
 	s, err := m.openAdopted(ctx, &taken, key, req, 5)
 	if errors.Is(err, errAgain) {

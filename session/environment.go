@@ -137,7 +137,7 @@ func (m *Manager) install(ctx context.Context, id string, asked Request, hosts s
 	}
 	s := m.newSession(UserKey("environment-"+record.NewID()), req, record.SandboxPrefix+record.NewID())
 	rec := s.creating()
-	if err := m.insert(ctx, s); err != nil {
+	if err := m.keeper.Insert(ctx, rec); err != nil {
 		return err
 	}
 	defer func() {

@@ -433,7 +433,7 @@ func (m *Manager) provide(ctx context.Context, key Key, f *flight) (s *Session, 
 // for the reaper.
 func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, adopted bool, _ error) {
 	s := m.newSession(key, req, record.SandboxPrefix+record.NewID())
-	insert := func() error { return m.insert(ctx, s) }
+	insert := func() error { return m.keeper.Insert(ctx, s.creating()) }
 	if adopted, err := m.reserve(ctx, s, req, insert); adopted != nil || err != nil {
 		return adopted, true, engineError(err) // the store's error contains a path of the host
 	}
@@ -449,21 +449,6 @@ func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, 
 		return nil, false, err
 	}
 	return s, false, nil
-}
-
-// insert records a new sandbox. A canceled insertion may have succeeded, so insert does not end with ctx. If the result
-// is unknown, insert makes sure that the record does not occupy the key.
-func (m *Manager) insert(ctx context.Context, s *Session) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), custody.StoreTimeout)
-	defer cancel()
-	err := m.store.Insert(ctx, s.creating())
-	if err != nil && !errors.Is(err, backend.ErrExists) {
-		m.forget(s, err)
-	}
-	return err
 }
 
 // begin connects to a new sandbox and prepares it.

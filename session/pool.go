@@ -141,7 +141,7 @@ func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error)
 			}
 		}
 	}()
-	if err := m.insert(ctx, s); err != nil {
+	if err := m.keeper.Insert(ctx, s.creating()); err != nil {
 		return nil, err
 	}
 	if s.engine, err = m.make(ctx, s, s.req); err != nil {

@@ -106,7 +106,7 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) {
 	s := m.newSession(UserKey("rebuild-"+record.NewID()), req, record.SandboxPrefix+record.NewID())
 	rec := s.creating()
-	if err := m.insert(ctx, s); err != nil {
+	if err := m.keeper.Insert(ctx, rec); err != nil {
 		return backend.Info{}, err
 	}
 	info, err := m.make(ctx, s, req)

@@ -3,6 +3,7 @@
 package session_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -77,66 +79,109 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
-// cutStore cancels the next caller of Insert or Take after the change, like a connection that ends during a commit.
+// cutStore passes the first Insert, or the first Take, to cut, like a connection that fails during a commit.
 type cutStore struct {
 	record.Store
-	cut atomic.Pointer[func()]
-}
-
-func (c *cutStore) result(ctx context.Context, err error) error {
-	if err != nil {
-		return err
-	}
-	if cut := c.cut.Swap(nil); cut != nil {
-		(*cut)()
-	}
-	return ctx.Err()
+	takes bool
+	once  atomic.Bool
+	cut   func(ctx context.Context, commit func() error) error
 }
 
 func (c *cutStore) Insert(ctx context.Context, rec record.Record) error {
-	return c.result(ctx, c.Store.Insert(ctx, rec))
+	if !c.takes && !c.once.Swap(true) {
+		return c.cut(ctx, func() error { return c.Store.Insert(context.Background(), rec) })
+	}
+	return c.Store.Insert(ctx, rec)
 }
 
 func (c *cutStore) Take(ctx context.Context, id, from, to string) (record.Record, error) {
-	rec, err := c.Store.Take(ctx, id, from, to)
-	return rec, c.result(ctx, err)
+	if c.takes && !c.once.Swap(true) {
+		return record.Record{}, c.cut(ctx, func() error {
+			_, err := c.Store.Take(context.Background(), id, from, to)
+			return err
+		})
+	}
+	return c.Store.Take(ctx, id, from, to)
 }
 
-// TestCanceledChange verifies that a key can be opened after an opener was canceled while the store inserted or took
-// the key's record.
-func TestCanceledChange(t *testing.T) {
+// TestUnknownResult verifies that a record does not stay with a manager that inserted or took it without learning of
+// the success. The key can be opened, a sweep removes an unfinished creation, and the end of a run removes the sandbox.
+func TestUnknownResult(t *testing.T) {
 	t.Parallel()
-	for name, before := range map[string]func(t *testing.T, e *engine, opts *session.Options){
-		"insert": func(*testing.T, *engine, *session.Options) {},
-		"take": func(t *testing.T, e *engine, opts *session.Options) {
-			first := dying(t, e, opts)
-			mustOpen(t, first, runKey)
-			first.Die()
-		},
+	canceled := func(ctx context.Context, commit func() error, cancel func()) error {
+		cancel()
+		<-ctx.Done()
+		return cmp.Or(commit(), ctx.Err())
+	}
+	unanswered := func(ctx context.Context, commit func() error, _ func()) error {
+		if _, ok := ctx.Deadline(); ok {
+			t.Error("the manager limits the store's patience")
+		}
+		return cmp.Or(commit(), backend.ErrUnavailable)
+	}
+	late := func(_ context.Context, commit func() error, _ func()) error {
+		time.AfterFunc(50*time.Millisecond, func() { checktest.Must(t, commit()) })
+		return backend.ErrUnavailable
+	}
+	for name, test := range map[string]struct {
+		end func(ctx context.Context, commit func() error, cancel func()) error
+		err error
+	}{
+		"canceled":   {canceled, context.Canceled},
+		"unanswered": {unanswered, backend.ErrUnavailable},
+		"late":       {late, backend.ErrUnavailable},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e, opts := newEngine(t), shared()
-			before(t, e, opts)
-			store := &cutStore{Store: opts.Store}
-			opts.Store = store
-			m := newManager(t, e, opts)
-			ctx, cancel := context.WithCancel(t.Context())
-			cut := func() {
-				cancel()
-				eventually(t, "the creation is canceled", func() bool { return m.Waiting(runKey) == 0 })
+		for _, takes := range []bool{false, true} {
+			// fail returns a manager after the failed Open and the late commit.
+			fail := func(t *testing.T) (m *session.Manager, e *engine, s record.Store) {
+				e, opts := newEngine(t), shared()
+				if takes {
+					first := dying(t, e, opts)
+					mustOpen(t, first, runKey)
+					first.Die()
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				committed := make(chan struct{})
+				store := &cutStore{Store: opts.Store, takes: takes}
+				store.cut = func(ctx context.Context, commit func() error) error {
+					return test.end(ctx, func() error { defer close(committed); return commit() }, cancel)
+				}
+				opts.Store = store
+				m = newManager(t, e, opts)
+				if _, _, err := m.Open(ctx, runKey, testImage()); !errors.Is(err, test.err) || errors.Is(err, context.DeadlineExceeded) {
+					t.Fatalf("Open = %v", err)
+				}
+				<-committed
+				return m, e, store.Store
 			}
-			store.cut.Store(&cut)
-			if _, _, err := m.Open(ctx, runKey, testImage()); !errors.Is(err, context.Canceled) {
-				t.Fatalf("Open = %v", err)
-			}
-			ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
-			_, created, err := m.Open(ctx, runKey, testImage())
-			if err != nil || created != (name == "insert") || e.count() != 1 {
-				t.Errorf("Open = %v, %v, %d sandboxes", created, err, e.count())
-			}
-		})
+			t.Run(fmt.Sprintf("%s, takes %v", name, takes), func(t *testing.T) {
+				t.Parallel()
+				m, e, _ := fail(t)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				_, created, err := m.Open(ctx, runKey, testImage())
+				if err != nil || created == takes || e.count() != 1 {
+					t.Errorf("Open = %v, %v, %d sandboxes", created, err, e.count())
+				}
+				m.Reap(t.Context()) // now the manager uses it
+				if _, created, err = m.Open(ctx, runKey, testImage()); err != nil || created || e.count() != 1 {
+					t.Errorf("Open = %v, %v, %d sandboxes", created, err, e.count())
+				}
+
+				m, _, store := fail(t)
+				m.Reap(t.Context())
+				recs, err := store.List(t.Context(), record.Creating)
+				if err != nil || len(recs) != 0 {
+					t.Errorf("after a sweep: %+v, %v", recs, err)
+				}
+				m, e, store = fail(t)
+				checktest.Must(t, m.CloseScope(t.Context(), runKey.Scope()))
+				recs, err = store.List(t.Context(), record.Creating, record.Ready)
+				if err != nil || len(recs) != 0 || e.count() != 0 {
+					t.Errorf("after the end of the run: %+v, %v, %d sandboxes", recs, err, e.count())
+				}
+			})
+		}
 	}
 }
 

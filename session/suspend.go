@@ -130,7 +130,7 @@ func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, 
 	if s.disowned.ID == "" {
 		from = m.owner // giving it up failed
 	}
-	rec, err := m.store.Take(ctx, s.id, from, m.owner)
+	rec, err := m.keeper.Take(ctx, record.Record{ID: s.id, Owner: from})
 	switch {
 	case err == nil && from != "":
 		return true, nil

@@ -96,6 +96,7 @@ func (m *Manager) reclaim(ctx context.Context, rec record.Record, rule owner.Rul
 	if err != nil {
 		return err
 	}
+	defer m.keeper.Done(rec.ID)
 	use := unused
 	switch {
 	case taken.State != rec.State:

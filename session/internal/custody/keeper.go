@@ -31,8 +31,10 @@ type Keeper struct {
 	Now      func() time.Time
 	Log      *slog.Logger
 
-	mu      sync.Mutex               // guards unsaved; no other lock is taken while it is held
+	mu      sync.Mutex               // guards the maps; no other lock is taken while it is held
 	unsaved map[string]record.Record // unwritten records, by session id
+	working map[string]bool          // ids of taken records until Done
+	unsure  map[string]time.Time     // when an Insert or Take failed with an unknown result, by session id
 }
 
 // Unsaved reports whether the latest record of a sandbox could not be written.
@@ -50,15 +52,22 @@ func (k *Keeper) Unsaved(id string) bool {
 func (k *Keeper) Save(rec record.Record) (overtaken bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), StoreTimeout)
 	defer cancel()
+	return k.save(ctx, rec, false)
+}
+
+// save implements Save. If again is true, rec was unsaved, and a newer record replaces it.
+func (k *Keeper) save(ctx context.Context, rec record.Record, again bool) (overtaken bool) {
 	err := k.Store.Update(ctx, rec)
 	if errors.Is(err, backend.ErrNotFound) {
 		err = nil // another process deleted it, so nothing needs to be updated
 	}
 	overtaken = errors.Is(err, backend.ErrExists)
 	k.mu.Lock()
-	if err == nil || overtaken && !errors.Is(err, record.ErrOwnerLost) {
+	switch {
+	case again && k.unsaved[rec.ID] != rec:
+	case err == nil || overtaken && !errors.Is(err, record.ErrOwnerLost):
 		delete(k.unsaved, rec.ID)
-	} else {
+	default:
 		if k.unsaved == nil {
 			k.unsaved = map[string]record.Record{}
 		}
@@ -77,30 +86,38 @@ func (k *Keeper) SaveClosed(rec record.Record) {
 	k.Save(rec)
 }
 
-// SaveAgain retries the unwritten records. It stops if the store refuses one because of the owner, because the store
-// would refuse all of them.
+// SaveAgain retries the unwritten records, at most for StoreTimeout. It stops if the store refuses one because of the
+// owner, because the store would refuse all of them.
 func (k *Keeper) SaveAgain() {
+	ctx, cancel := context.WithTimeout(context.Background(), StoreTimeout)
+	defer cancel()
 	k.mu.Lock()
 	unsaved := slices.Collect(maps.Values(k.unsaved))
 	k.mu.Unlock()
 	for _, rec := range unsaved {
-		if k.settled(rec) {
+		if k.settled(ctx, rec) {
 			k.mu.Lock()
-			delete(k.unsaved, rec.ID)
+			if k.unsaved[rec.ID] == rec {
+				delete(k.unsaved, rec.ID)
+			}
 			k.mu.Unlock()
-		} else if k.Save(rec) {
+		} else if k.save(ctx, rec, true) || ctx.Err() != nil {
 			return
 		}
 	}
 }
 
 // settled reports whether a record must not be written again: the failed update succeeded in fact, or the sandbox has
-// another owner by now.
-func (k *Keeper) settled(rec record.Record) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), StoreTimeout)
-	defer cancel()
+// another owner, or another process has changed the record since.
+func (k *Keeper) settled(ctx context.Context, rec record.Record) bool {
 	stored, err := k.Store.Get(ctx, rec.ID)
-	return err == nil && stored.Owner != k.Owner && (stored.Owner != rec.Owner || stored.State == rec.State)
+	switch {
+	case err != nil || stored.Owner == k.Owner || stored.Owner == "" && rec.Owner == k.Owner:
+		return false
+	case stored.Owner == "" && rec.State.Live(): // it was given up, and perhaps used since
+		return true
+	}
+	return stored.Owner != rec.Owner || stored.State == rec.State
 }
 
 // TakenOver reports whether another process has taken or ended the sandbox of a record. A process also takes a record
@@ -125,6 +142,8 @@ func (k *Keeper) NoOwner() string {
 func (k *Keeper) isFree(ctx context.Context, rec record.Record) error {
 	lives, err := k.Store.Lives(ctx, rec.Owner)
 	switch {
+	case k.Unused(rec):
+		return nil
 	case lives && err == nil && inTransition(rec, k.Now()):
 		return ErrInTransition
 	case lives && err == nil:
@@ -145,15 +164,72 @@ func (k *Keeper) TakeUnowned(ctx context.Context, rec record.Record) (record.Rec
 	return rec, err
 }
 
-// Take makes this manager the owner of a record. It does not end with ctx: a canceled change may have succeeded, and
-// then nothing would give up the record.
-func (k *Keeper) Take(ctx context.Context, rec record.Record) (record.Record, error) {
-	if err := ctx.Err(); err != nil {
-		return record.Record{}, err
+// Insert records a new sandbox.
+func (k *Keeper) Insert(ctx context.Context, rec record.Record) error {
+	err := k.Store.Insert(ctx, rec)
+	if err != nil && !errors.Is(err, backend.ErrExists) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.noteUnsure(rec.ID)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), StoreTimeout)
-	defer cancel()
-	return k.Store.Take(ctx, rec.ID, rec.Owner, k.Owner)
+	return err
+}
+
+// Take makes this manager the owner of a record. The caller must call Done after using the record, or after a session
+// has it. If this manager already uses the live record, Take returns ErrInTransition.
+func (k *Keeper) Take(ctx context.Context, rec record.Record) (record.Record, error) {
+	k.mu.Lock()
+	_, unsure := k.unsure[rec.ID]
+	busy := k.working[rec.ID] || rec.Owner == k.Owner && !unsure
+	if rec.State.Live() && !busy {
+		if k.working == nil {
+			k.working = map[string]bool{}
+		}
+		k.working[rec.ID] = true
+	}
+	k.mu.Unlock()
+	if rec.State.Live() && busy {
+		return record.Record{}, ErrInTransition
+	}
+	taken, err := k.Store.Take(ctx, rec.ID, rec.Owner, k.Owner)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err == nil {
+		delete(k.unsure, rec.ID)
+		delete(k.unsaved, rec.ID) // was written in fact, because the record had no owner
+		return taken, nil
+	}
+	delete(k.working, rec.ID)
+	if !IsOvertaken(err) {
+		k.noteUnsure(rec.ID)
+	}
+	return taken, err
+}
+
+// Done ends the use of a record from Take.
+func (k *Keeper) Done(id string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.working, id)
+}
+
+// noteUnsure notes that an Insert or Take returned an error but may have succeeded. For example, it was canceled, or the
+// answer was lost. The caller must hold mu.
+func (k *Keeper) noteUnsure(id string) {
+	if k.unsure == nil {
+		k.unsure = map[string]time.Time{}
+	}
+	k.unsure[id] = k.Now()
+}
+
+// Unused reports whether this manager owns a record without using it, because an Insert or Take succeeded but returned
+// an error. Then the record is free, like a record without an owner.
+func (k *Keeper) Unused(rec record.Record) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, unsure := k.unsure[rec.ID]
+	_, unsaved := k.unsaved[rec.ID]
+	return rec.Owner == k.Owner && unsure && !unsaved && !k.working[rec.ID]
 }
 
 // IsOvertaken reports whether another process has taken, removed, or created the record first.

@@ -2,7 +2,9 @@ package custody
 
 import (
 	"context"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sanitize"
@@ -41,8 +43,13 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 	for _, rec := range recs {
 		known[rec.ID] = true
 	}
-	there, unreadable := map[string]backend.Info{}, map[string]bool{}
 	now := k.Now()
+	k.mu.Lock()
+	maps.DeleteFunc(k.unsure, func(id string, at time.Time) bool {
+		return !known[id] && now.Sub(at) > Lifetimes.Remembered // it was never inserted
+	})
+	k.mu.Unlock()
+	there, unreadable := map[string]backend.Info{}, map[string]bool{}
 	for _, engine := range found {
 		age := now.Sub(engine.Created)
 		others := engine.Instance != k.Instance || !k.Shared && !known[engine.SessionID]
@@ -99,7 +106,7 @@ func Ended(engine backend.Info) bool { return engine.Ephemeral && engine.State =
 // during creation. It does not have lost sandboxes, or closed sandboxes after a failed removal.
 func (k *Keeper) held(ctx context.Context, rec record.Record, open func(id string) bool) (bool, error) {
 	if rec.Owner == k.Owner {
-		return rec.State.Live() || open(rec.ID), nil
+		return rec.State.Live() && !k.Unused(rec) || open(rec.ID), nil
 	}
 	return k.Store.Lives(ctx, rec.Owner)
 }

@@ -179,6 +179,7 @@ func (k *Keeper) EndUnowned(ctx context.Context, rec record.Record, event owner.
 	if err != nil {
 		return err
 	}
+	defer k.Done(rec.ID)
 	ctx, rec.Reason, rec.Ended = context.WithoutCancel(ctx), string(event), event == owner.RunEnded
 	if event == owner.Removed {
 		return k.Delete(ctx, rec)
@@ -269,6 +270,7 @@ func (k *Keeper) removeVanished(ctx context.Context, id string, volumes bool) er
 	if rec, err = k.TakeUnowned(ctx, rec); err != nil {
 		return err
 	}
+	defer k.Done(id)
 	if !volumes {
 		return k.KeepWorkspace(ctx, rec, rec.EngineID)
 	}

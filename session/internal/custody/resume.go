@@ -64,7 +64,7 @@ func (k *Keeper) EnsureRunning(ctx context.Context, engine backend.Info, key rec
 		if err != nil {
 			return engine, err
 		}
-		if !lives {
+		if !lives || k.Unused(rec) {
 			engine, err = k.resumeUnowned(ctx, rec, engine)
 			if !errors.Is(err, backend.ErrExists) {
 				return engine, err
@@ -90,6 +90,7 @@ func (k *Keeper) resumeUnowned(ctx context.Context, rec record.Record, engine ba
 	if err != nil {
 		return engine, err
 	}
+	defer k.Done(rec.ID)
 	engine, _, err = k.Find(ctx, rec.ID) // a sweep may have just stopped it
 	if err == nil && engine.State != backend.StateRunning {
 		err = k.Resume(ctx, &rec, engine.ID)
