@@ -1,0 +1,151 @@
+package custody_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/checktest"
+	"github.com/workcell-dev/workcell/session/internal/custody"
+	"github.com/workcell-dev/workcell/session/record"
+)
+
+// hooked calls update instead of Update, unless update is nil.
+type hooked struct {
+	record.Store
+	update func(ctx context.Context, rec record.Record) error
+}
+
+func (h *hooked) Update(ctx context.Context, rec record.Record) error {
+	if h.update != nil {
+		return h.update(ctx, rec)
+	}
+	return h.Store.Update(ctx, rec)
+}
+
+func (h *hooked) Get(ctx context.Context, id string) (record.Record, error) {
+	return h.Store.Get(context.WithoutCancel(ctx), id)
+}
+
+func newKeeper() (*custody.Keeper, *hooked) {
+	store := &hooked{Store: record.NewMemoryStore()}
+	return &custody.Keeper{Store: store, Owner: "own", Shared: true, Now: time.Now, Log: slog.New(slog.DiscardHandler)}, store
+}
+
+var errDown = errors.New("the store is down")
+
+func down(context.Context, record.Record) error { return errDown }
+
+// TestSaveAgain verifies which unwritten records are written, depending on the stored record.
+func TestSaveAgain(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		unsaved, stored record.Record
+		written         bool
+	}{
+		"given up":                       {record.Record{State: record.Ready}, record.Record{Owner: "own", State: record.Ready}, true},
+		"given up in fact, used since":   {record.Record{State: record.Ready}, record.Record{State: record.Ready}, false},
+		"given up in fact, ended since":  {record.Record{State: record.Ready}, record.Record{State: record.Removing}, false},
+		"given up in fact, taken":        {record.Record{State: record.Ready}, record.Record{Owner: "next", State: record.Ready}, false},
+		"removed after a loss":           {record.Record{Owner: "own", State: record.Removing}, record.Record{State: record.Ready}, true},
+		"removed, taken":                 {record.Record{Owner: "own", State: record.Removing}, record.Record{Owner: "next", State: record.Ready}, false},
+		"ownerless, removed":             {record.Record{State: record.Closed}, record.Record{State: record.Ready}, true},
+		"another process's, removed":     {record.Record{Owner: "next", State: record.Closed}, record.Record{Owner: "next", State: record.Ready}, true},
+		"back to a dead owner":           {record.Record{Owner: "dead", State: record.Ready}, record.Record{Owner: "own", State: record.Ready}, true},
+		"back to a dead owner, in fact":  {record.Record{Owner: "dead", State: record.Ready}, record.Record{Owner: "dead", State: record.Ready}, false},
+		"back to a dead owner, given up": {record.Record{Owner: "dead", State: record.Ready}, record.Record{State: record.Ready}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k, store := newKeeper()
+			test.stored.ID, test.unsaved.ID, test.unsaved.EngineID = "sbx_a", "sbx_a", "new"
+			checktest.Must(t, store.Insert(t.Context(), test.stored))
+			store.update = down
+			k.Save(test.unsaved)
+			store.update = nil
+			k.SaveAgain()
+			got, err := store.Get(t.Context(), "sbx_a")
+			if written := got.EngineID == "new"; err != nil || written != test.written || k.Unsaved("sbx_a") {
+				t.Errorf("%+v, %v, unsaved %v", got, err, k.Unsaved("sbx_a"))
+			}
+		})
+	}
+}
+
+// TestSaveAgainKeepsNewer verifies that a retried record does not replace a newer one that failed meanwhile.
+func TestSaveAgainKeepsNewer(t *testing.T) {
+	t.Parallel()
+	for _, result := range []error{nil, errDown, backend.ErrExists} {
+		k, store := newKeeper()
+		old := record.Record{ID: "sbx_a", Owner: "own", State: record.Ready}
+		newer := old
+		newer.State = record.Removing
+		checktest.Must(t, store.Insert(t.Context(), old))
+		store.update = down
+		k.Save(old)
+		store.update = func(context.Context, record.Record) error {
+			store.update = down
+			k.Save(newer)
+			return result
+		}
+		k.SaveAgain()
+		store.update = nil
+		k.SaveAgain()
+		if got, err := store.Get(t.Context(), "sbx_a"); err != nil || got.State != record.Removing || k.Unsaved("sbx_a") {
+			t.Errorf("after %v: %+v, %v", result, got, err)
+		}
+	}
+}
+
+// TestSaveAgainIsLimited verifies that an unreachable store delays a round of SaveAgain only once.
+func TestSaveAgainIsLimited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k, store := newKeeper()
+		store.update = down
+		for _, id := range []string{"sbx_a", "sbx_b", "sbx_c"} {
+			k.Save(record.Record{ID: id, Owner: "own", State: record.Removing})
+		}
+		store.update = func(ctx context.Context, _ record.Record) error { <-ctx.Done(); return ctx.Err() }
+		began := time.Now()
+		k.SaveAgain()
+		if took := time.Since(began); took != custody.StoreTimeout {
+			t.Errorf("SaveAgain took %v", took)
+		}
+	})
+}
+
+// TestTake verifies that a manager that takes back a given up record keeps it, even if the result of giving it up is
+// unknown, and that it takes a live record only once at a time.
+func TestTake(t *testing.T) {
+	t.Parallel()
+	k, store := newKeeper()
+	rec := record.Record{ID: "sbx_a", Owner: "own", State: record.Ready}
+	checktest.Must(t, store.Insert(t.Context(), rec))
+	store.update = func(ctx context.Context, rec record.Record) error {
+		checktest.Must(t, store.Store.Update(ctx, rec))
+		return errDown
+	}
+	rec.Owner = ""
+	k.Save(rec)
+	store.update = nil
+	taken, err := k.Take(t.Context(), rec)
+	checktest.Must(t, err)
+	for _, again := range []record.Record{rec, taken} {
+		if _, err := k.Take(t.Context(), again); !errors.Is(err, custody.ErrInTransition) {
+			t.Errorf("another Take = %v", err)
+		}
+	}
+	k.Done(rec.ID)
+	k.SaveAgain()
+	if got, err := store.Get(t.Context(), rec.ID); err != nil || got.Owner != "own" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := k.Take(t.Context(), taken); !errors.Is(err, custody.ErrInTransition) {
+		t.Errorf("Take of an own record = %v", err)
+	}
+}
