@@ -21,8 +21,8 @@ type Environment = rules.Environment
 
 // EgressGateway connects sandboxes to hosts. Package gateway/egress implements it.
 type EgressGateway interface {
-	// Open must return the service through which a sandbox reaches the hosts in list. end is called after the handle
-	// has been closed, possibly after the sandbox was opened again.
+	// Open must return the service through which a sandbox reaches the hosts in list. end is called if the service
+	// cannot be served, or after the handle has been closed, possibly after the sandbox was opened again.
 	Open(sandbox string, list Egress) (svc Service, end func(), err error)
 	// Refused must return the sandbox's refused connections since the specified time.
 	Refused(sandbox string, since time.Time) []EgressRefusal
@@ -51,9 +51,12 @@ func (s *Sandbox) openEgress(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if _, _, err = s.Serve(ctx, svc); err != nil {
+		end()
+		return err
+	}
 	context.AfterFunc(s.ctx, end)
-	_, _, err = s.Serve(ctx, svc)
-	return err
+	return nil
 }
 
 // answerTime is the maximum latency of the guest's answer about a command. The times in the answer are late by at most

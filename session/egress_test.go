@@ -3,6 +3,7 @@
 package session_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -20,7 +21,8 @@ import (
 // gate is a gateway that records its calls.
 type gate struct {
 	drops  atomic.Int64
-	mu     sync.Mutex // guards events
+	name   atomic.Value // string: name of the service, instead of egress
+	mu     sync.Mutex   // guards events
 	events []string
 }
 
@@ -38,8 +40,9 @@ func (g *gate) seen() []string {
 
 func (g *gate) Open(_ string, list sandbox.Egress) (sandbox.Service, func(), error) {
 	g.note("open " + strings.Join(list.Allow, " "))
+	name, _ := g.name.Load().(string)
 	return sandbox.Service{
-		Name: "egress", Handle: func(context.Context, *sandbox.ServiceConn) {},
+		Name: cmp.Or(name, "egress"), Handle: func(context.Context, *sandbox.ServiceConn) {},
 		Env: func(addr string) map[string]string {
 			return map[string]string{"A_PROXY": addr, "B_PROXY": addr, "JAVA_TOOL_OPTIONS": "-Dp"}
 		},
@@ -109,9 +112,17 @@ func TestEgress(t *testing.T) {
 	}
 	_, _, err = second.Open(t.Context(), key, own) // a record alone allows no host
 	must(t, err)
+	g.name.Store("unknown")
+	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "true"}); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("Exec with a service that cannot be served = %v", err)
+	}
+	if seen := g.seen(); seen[len(seen)-1] != "close" {
+		t.Errorf("gateway: %v", seen)
+	}
+	g.name.Store("")
 	output(t, s, "true")
 	must(t, s.Close(t.Context()))
-	want := []string{"open a.example", "close", "open a.example", "close"}
+	want := slices.Repeat([]string{"open a.example", "close"}, 3)
 	eventually(t, "the gateway is closed", func() bool { return slices.Equal(g.seen(), want) })
 	if n := g.drops.Load(); n != 3 { // at the end of each owner, and when the second one began
 		t.Errorf("additional hosts were dropped %d times", n)
