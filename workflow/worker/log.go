@@ -105,21 +105,24 @@ func (l *Log) flush(ctx context.Context, last bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD") // text PostgreSQL accepts
-	_ = l.q.db.Do(ctx, func(ctx context.Context, c postgres.Queryer, again bool) error {
-		return writeLog(ctx, c, again, l.run, text, ended)
+	_ = l.q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, again bool) error {
+		return writeLog(ctx, tx, again, l.run, text, ended)
 	})
 }
 
 // writeLog adds lines to the log of a run. If again is true, an earlier attempt may have added them.
-func writeLog(ctx context.Context, c postgres.Queryer, again bool, run, text string, ended bool) error {
+func writeLog(ctx context.Context, tx pgx.Tx, again bool, run, text string, ended bool) error {
 	if again {
+		if _, err := tx.Exec(ctx, `SELECT `+lockLog, run); err != nil { // the earlier attempt may not have ended yet
+			return err
+		}
 		var there bool
-		err := c.QueryRow(ctx, lastInLog, run, text, ended).Scan(&there)
+		err := tx.QueryRow(ctx, lastInLog, run, text, ended).Scan(&there)
 		if err != nil || there {
 			return err
 		}
 	}
-	_, err := c.Exec(ctx, appendLog, run, text, ended)
+	_, err := tx.Exec(ctx, appendLog, run, text, ended)
 	return err
 }
 
@@ -127,9 +130,12 @@ func writeLog(ctx context.Context, c postgres.Queryer, again bool, run, text str
 const lastInLog = `SELECT coalesce((SELECT text = $2::text AND ended = $3::boolean FROM workcell.run_log
 WHERE run = $1::text ORDER BY id DESC LIMIT 1), false)`
 
+// lockLog locks the log of a run until the end of the transaction.
+const lockLog = `pg_advisory_xact_lock(hashtextextended('workcell.run_log ' || $1::text, 0))`
+
 // appendLog adds lines to the log of a run. The lock serializes the writers of a run, so their ids are committed in
 // order: a reader of an id never misses a lower one.
-const appendLog = `WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended('workcell.run_log ' || $1::text, 0))),
+const appendLog = `WITH turn AS MATERIALIZED (SELECT ` + lockLog + `),
 added AS (INSERT INTO workcell.run_log (run, text, ended) SELECT $1::text, $2::text, $3::boolean FROM turn RETURNING run)
 SELECT pg_notify('` + logChannel + `', run) FROM added`
 

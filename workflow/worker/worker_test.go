@@ -463,11 +463,25 @@ func TestLogRepeated(t *testing.T) {
 	conn, err := pgx.Connect(t.Context(), url)
 	checktest.Must(t, err)
 	defer conn.Close(t.Context()) //nolint:errcheck // the connection is idle
-	for _, line := range []string{"one\n", "one\n", "two\n"} {
-		checktest.Must(t, worker.WriteLog(t.Context(), conn, false, id, line, false))
-		checktest.Must(t, worker.WriteLog(t.Context(), conn, true, id, line, false))
+	write := func(again bool, line string, ended bool) {
+		checktest.Must(t, pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+			return worker.WriteLog(t.Context(), tx, again, id, line, ended)
+		}))
 	}
-	checktest.Must(t, worker.WriteLog(t.Context(), conn, true, id, "three\n", true))
+	for _, line := range []string{"one\n", "one\n", "two\n"} {
+		write(false, line, false)
+		write(true, line, false)
+	}
+	slow, err := pgx.Connect(t.Context(), url)
+	checktest.Must(t, err)
+	defer slow.Close(t.Context()) //nolint:errcheck // the connection is idle
+	first, err := slow.Begin(t.Context())
+	checktest.Must(t, err)
+	checktest.Must(t, worker.WriteLog(t.Context(), first, false, id, "three\n", true))
+	committed := make(chan error, 1)
+	time.AfterFunc(200*time.Millisecond, func() { committed <- first.Commit(t.Context()) })
+	write(true, "three\n", true) // before the first attempt has ended
+	checktest.Must(t, <-committed)
 	if text, _, ended, err := q.ReadLog(t.Context(), id, 0); text != "one\none\ntwo\nthree\n" || !ended || err != nil {
 		t.Errorf("%q, %v, %v", text, ended, err)
 	}
