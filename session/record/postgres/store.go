@@ -204,16 +204,22 @@ func (s *Store) has(ctx context.Context, id string, record any) (there bool, err
 	return there, err
 }
 
-// Update replaces a record. If an earlier attempt may have succeeded, Update does not replace another owner's record.
+// Update replaces a record. If an earlier attempt may have succeeded, Update does not replace a later record of
+// another process.
 func (s *Store) Update(ctx context.Context, rec record.Record) error {
 	err := s.write(ctx, func(ctx context.Context, tx pgx.Tx, again bool) error {
 		if again {
 			stored, err := scan(rec.ID, tx.QueryRow(ctx, recordOf+` FOR UPDATE`, rec.ID))
-			if err == nil && !slices.Contains(append(s.joined(), "", rec.Owner), stored.Owner) {
-				err = fmt.Errorf("%w: sandbox %s has another owner", backend.ErrExists, rec.ID)
-			}
 			if err != nil {
 				return err
+			}
+			own := s.joined()
+			switch same := stored.Owner == rec.Owner; {
+			case slices.Contains(own, stored.Owner), stored.Owner == "" && slices.Contains(own, rec.Owner):
+			case same && (stored.State == rec.State || rec.Owner == "" && rec.State.Live()):
+				return nil // it succeeded, and another process may have used and given up the sandbox since
+			case !same:
+				return fmt.Errorf("%w: sandbox %s has another owner", backend.ErrExists, rec.ID)
 			}
 		}
 		return update(ctx, tx, rec)

@@ -137,26 +137,37 @@ func cutAnswer(t *testing.T, database string, then func()) (url string, arm func
 }
 
 // TestRepeatedUpdate verifies that an update that is repeated after a lost answer does not replace the record of the
-// next owner.
+// next owner, even if the next owner has given up the sandbox.
 func TestRepeatedUpdate(t *testing.T) {
 	t.Parallel()
-	ctx, database := t.Context(), pgtest.Database(t)
-	next := open(t, database)
-	rec := record.Record{ID: "sbx_a", Key: record.UserKey("a"), State: record.Ready, Owner: "first"}
-	url, arm := cutAnswer(t, database, func() {
-		if _, err := next.Take(ctx, rec.ID, "", "second"); err != nil {
-			t.Error(err)
-		}
-	})
-	s := open(t, url)
-	must(t, s.Insert(ctx, rec))
-	rec.Owner = ""
-	arm()
-	if err := s.Update(ctx, rec); !errors.Is(err, backend.ErrExists) {
-		t.Errorf("Update = %v", err)
-	}
-	if got, err := next.Get(ctx, rec.ID); err != nil || got.Owner != "second" {
-		t.Errorf("Get = %+v, %v", got, err)
+	for name, givesUp := range map[string]bool{"taken": false, "given up": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, database := t.Context(), pgtest.Database(t)
+			next := open(t, database)
+			rec := record.Record{ID: "sbx_a", Key: record.UserKey("a"), State: record.Ready, Owner: "first"}
+			want, result := "second", backend.ErrExists
+			if givesUp {
+				want, result = "", nil
+			}
+			url, arm := cutAnswer(t, database, func() {
+				used, err := next.Take(ctx, rec.ID, "", "second")
+				used.Owner, used.EngineID = want, "used"
+				if err := errors.Join(err, next.Update(ctx, used)); err != nil {
+					t.Error(err)
+				}
+			})
+			s := open(t, url)
+			must(t, s.Insert(ctx, rec))
+			rec.Owner = ""
+			arm()
+			if err := s.Update(ctx, rec); !errors.Is(err, result) {
+				t.Errorf("Update = %v", err)
+			}
+			if got, err := next.Get(ctx, rec.ID); err != nil || got.Owner != want || got.EngineID != "used" {
+				t.Errorf("Get = %+v, %v", got, err)
+			}
+		})
 	}
 }
 
