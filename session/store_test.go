@@ -120,7 +120,11 @@ func TestUnknownResult(t *testing.T) {
 		return cmp.Or(commit(), backend.ErrUnavailable)
 	}
 	late := func(_ context.Context, commit func() error, _ func()) error {
-		time.AfterFunc(50*time.Millisecond, func() { checktest.Must(t, commit()) })
+		time.AfterFunc(50*time.Millisecond, func() {
+			if err := commit(); err != nil {
+				t.Error(err)
+			}
+		})
 		return backend.ErrUnavailable
 	}
 	for name, test := range map[string]struct {
@@ -133,7 +137,7 @@ func TestUnknownResult(t *testing.T) {
 	} {
 		for _, takes := range []bool{false, true} {
 			// fail returns a manager after the failed Open and the late commit.
-			fail := func(t *testing.T) (m *session.Manager, e *engine, s record.Store) {
+			fail := func(t *testing.T) (*session.Manager, *engine, record.Store) {
 				e, opts := newEngine(t), shared()
 				if takes {
 					first := dying(t, e, opts)
@@ -147,8 +151,8 @@ func TestUnknownResult(t *testing.T) {
 					return test.end(ctx, func() error { defer close(committed); return commit() }, cancel)
 				}
 				opts.Store = store
-				m = newManager(t, e, opts)
-				if _, _, err := m.Open(ctx, runKey, testImage()); !errors.Is(err, test.err) || errors.Is(err, context.DeadlineExceeded) {
+				m := newManager(t, e, opts)
+				if _, _, err := m.Open(ctx, runKey, testImage()); !errors.Is(err, test.err) {
 					t.Fatalf("Open = %v", err)
 				}
 				<-committed
@@ -182,46 +186,6 @@ func TestUnknownResult(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// answerless is a store that fails after the first record without an owner is written, and then calls then.
-type answerless struct {
-	record.Store
-	once sync.Once
-	then func()
-}
-
-func (a *answerless) Update(ctx context.Context, rec record.Record) error {
-	err := a.Store.Update(ctx, rec)
-	if rec.Owner == "" {
-		a.once.Do(func() {
-			a.then()
-			err = errDisk
-		})
-	}
-	return err
-}
-
-// TestLostAnswer verifies that a manager does not give up a sandbox again after another process has opened it, if the
-// result of the first attempt is unknown.
-func TestLostAnswer(t *testing.T) {
-	t.Parallel()
-	e, opts := newEngine(t), shared()
-	key, req, want := session.UserKey("lab"), testImage(), ""
-	req.IdlePolicy = record.IdleStop
-	other := newManager(t, e, opts)
-	own := *opts
-	own.Store = &answerless{Store: opts.Store, then: func() {
-		want = recordOf(t, opts.Store, openAs(t, other, key, req).ID()).Owner
-	}}
-	m, clock := newTimed(t, e, &own)
-	s := openAs(t, m, key, req)
-	clock.add(time.Hour)
-	m.Reap(t.Context())
-	m.Reap(t.Context())
-	if got := recordOf(t, opts.Store, s.ID()).Owner; got != want || got == "" {
-		t.Errorf("the owner is %q, want %q", got, want)
 	}
 }
 

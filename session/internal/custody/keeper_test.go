@@ -33,7 +33,8 @@ func (h *hooked) Get(ctx context.Context, id string) (record.Record, error) {
 
 func newKeeper() (*custody.Keeper, *hooked) {
 	store := &hooked{Store: record.NewMemoryStore()}
-	return &custody.Keeper{Store: store, Owner: "own", Shared: true, Now: time.Now, Log: slog.New(slog.DiscardHandler)}, store
+	log := slog.New(slog.DiscardHandler)
+	return &custody.Keeper{Store: store, Owner: "own", Shared: true, Now: time.Now, Log: log}, store
 }
 
 var errDown = errors.New("the store is down")
@@ -43,26 +44,29 @@ func down(context.Context, record.Record) error { return errDown }
 // TestSaveAgain verifies which unwritten records are written, depending on the stored record.
 func TestSaveAgain(t *testing.T) {
 	t.Parallel()
+	by := func(owner string, state record.State) record.Record {
+		return record.Record{ID: "sbx_a", Owner: owner, State: state}
+	}
 	for name, test := range map[string]struct {
 		unsaved, stored record.Record
 		written         bool
 	}{
-		"given up":                       {record.Record{State: record.Ready}, record.Record{Owner: "own", State: record.Ready}, true},
-		"given up in fact, used since":   {record.Record{State: record.Ready}, record.Record{State: record.Ready}, false},
-		"given up in fact, ended since":  {record.Record{State: record.Ready}, record.Record{State: record.Removing}, false},
-		"given up in fact, taken":        {record.Record{State: record.Ready}, record.Record{Owner: "next", State: record.Ready}, false},
-		"removed after a loss":           {record.Record{Owner: "own", State: record.Removing}, record.Record{State: record.Ready}, true},
-		"removed, taken":                 {record.Record{Owner: "own", State: record.Removing}, record.Record{Owner: "next", State: record.Ready}, false},
-		"ownerless, removed":             {record.Record{State: record.Closed}, record.Record{State: record.Ready}, true},
-		"another process's, removed":     {record.Record{Owner: "next", State: record.Closed}, record.Record{Owner: "next", State: record.Ready}, true},
-		"back to a dead owner":           {record.Record{Owner: "dead", State: record.Ready}, record.Record{Owner: "own", State: record.Ready}, true},
-		"back to a dead owner, in fact":  {record.Record{Owner: "dead", State: record.Ready}, record.Record{Owner: "dead", State: record.Ready}, false},
-		"back to a dead owner, given up": {record.Record{Owner: "dead", State: record.Ready}, record.Record{State: record.Ready}, false},
+		"given up":                       {by("", record.Ready), by("own", record.Ready), true},
+		"given up in fact, used since":   {by("", record.Ready), by("", record.Ready), false},
+		"given up in fact, ended since":  {by("", record.Ready), by("", record.Removing), false},
+		"given up in fact, taken":        {by("", record.Ready), by("next", record.Ready), false},
+		"removed after a loss":           {by("own", record.Removing), by("", record.Ready), true},
+		"removed, taken":                 {by("own", record.Removing), by("next", record.Ready), false},
+		"ownerless, removed":             {by("", record.Closed), by("", record.Ready), true},
+		"another process's, removed":     {by("next", record.Closed), by("next", record.Ready), true},
+		"back to a dead owner":           {by("dead", record.Ready), by("own", record.Ready), true},
+		"back to a dead owner, in fact":  {by("dead", record.Ready), by("dead", record.Ready), false},
+		"back to a dead owner, given up": {by("dead", record.Ready), by("", record.Ready), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			k, store := newKeeper()
-			test.stored.ID, test.unsaved.ID, test.unsaved.EngineID = "sbx_a", "sbx_a", "new"
+			test.unsaved.EngineID = "new"
 			checktest.Must(t, store.Insert(t.Context(), test.stored))
 			store.update = down
 			k.Save(test.unsaved)
