@@ -47,14 +47,14 @@ func classify(err error) error {
 }
 
 // forbidden returns the sentinel for the text of a rejection. An admission plugin rejects an object, or every object
-// while the server or the namespace is new.
+// while the server or the namespace is new or the namespace is being deleted.
 func forbidden(text string) error {
 	switch {
 	case !strings.Contains(text, " is forbidden: "), strings.Contains(text, `" cannot `), // a webhook or a missing verb
-		strings.Contains(text, "violates PodSecurity"):
+		strings.Contains(text, "violates PodSecurity"), strings.Contains(text, "security context constraint"): // of OpenShift
 		return backend.ErrPermission
 	case strings.Contains(text, "error looking up service account"), strings.Contains(text, "at this time"),
-		strings.Contains(text, "not yet ready to handle request"):
+		strings.Contains(text, "not yet ready to handle request"), strings.Contains(text, "it is being terminated"):
 		return backend.ErrUnavailable
 	}
 	return backend.ErrInvalid
@@ -85,7 +85,9 @@ func trouble(begin time.Time, pod *corev1.Pod, image string) error {
 	if pod.DeletionTimestamp != nil {
 		return errRemoved
 	}
-	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+	// The sandbox does not need a container that another program added, but it starts after all init containers.
+	own := statusOf(pod)
+	for _, s := range append(slices.Clone(pod.Status.InitContainerStatuses), own) {
 		if w := s.State.Waiting; w != nil {
 			switch w.Reason {
 			case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
@@ -114,11 +116,11 @@ func trouble(begin time.Time, pod *corev1.Pod, image string) error {
 			}
 		}
 		if t := s.State.Terminated; t != nil && (s.Name == containerName || t.ExitCode != 0) {
-			return endOf(pod, t)
+			return endOf(pod, s.Name, t)
 		}
 	}
 	if ended(pod) {
-		return endOf(pod, nil)
+		return endOf(pod, "", nil)
 	}
 	return nil
 }
@@ -160,8 +162,9 @@ func timedOut(message string) bool {
 	return strings.Contains(message, "context deadline exceeded") || strings.Contains(message, "is reserved for")
 }
 
-// endOf returns the reason why a pod ended.
-func endOf(pod *corev1.Pod, t *corev1.ContainerStateTerminated) error {
+// endOf returns the reason why a pod ended. t is how the named container ended, if known. Only an init container's own
+// message is trusted, because the processes of a sandbox can write the message of its container.
+func endOf(pod *corev1.Pod, container string, t *corev1.ContainerStateTerminated) error {
 	switch {
 	case pod.Status.Reason == "Evicted":
 		return fmt.Errorf("kubernetes: the node evicted the sandbox: %.200s: %w", pod.Status.Message, backend.ErrLost)
@@ -172,6 +175,9 @@ func endOf(pod *corev1.Pod, t *corev1.ContainerStateTerminated) error {
 	case t != nil && t.Reason == "StartError":
 		return fmt.Errorf("kubernetes: no guest agent for this node in the image; set kubernetes.guest_image "+
 			"(Options.GuestImage): %w", backend.ErrInvalid)
+	case t != nil && container != containerName:
+		return fmt.Errorf("kubernetes: init container %s failed: %s, exit code %d: %s: %w",
+			container, t.Reason, t.ExitCode, kit.Scrub(cmp.Or(t.Message, "it has no log")), backend.ErrLost)
 	case t != nil:
 		return fmt.Errorf("kubernetes: the sandbox exited: %s, exit code %d: %w", t.Reason, t.ExitCode, backend.ErrLost)
 	}
@@ -181,7 +187,7 @@ func endOf(pod *corev1.Pod, t *corev1.ContainerStateTerminated) error {
 // lost returns the reason why the guest agent of an ended pod cannot be reached.
 func lost(pod *corev1.Pod) error {
 	if pod.Status.Reason == "Evicted" {
-		return endOf(pod, nil)
+		return endOf(pod, "", nil)
 	}
 	return fmt.Errorf("kubernetes: the sandbox is %s: %w", backend.StateStopped, backend.ErrLost)
 }

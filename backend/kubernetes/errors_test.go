@@ -50,6 +50,8 @@ func TestRejections(t *testing.T) {
 		"error looking up service account n/default: serviceaccount not found":        backend.ErrUnavailable,
 		"not yet ready to handle request":                                             backend.ErrUnavailable,
 		`violates PodSecurity "restricted:latest": runAsNonRoot != true`:              backend.ErrPermission,
+		"unable to validate against any security context constraint: []":              backend.ErrPermission,
+		"unable to create new content in namespace n because it is being terminated":  backend.ErrUnavailable,
 		"maximum memory usage per Container is 1Gi, but limit is 2Gi":                 backend.ErrInvalid,
 	} {
 		if err := apierrors.NewForbidden(pods, "a", errors.New(text)); !errors.Is(classify(err), want) {
@@ -137,6 +139,32 @@ func TestRejectedByNode(t *testing.T) {
 		pod := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: reason}}
 		if err := trouble(time.Now(), pod, ""); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", reason, err, want)
+		}
+	}
+}
+
+// TestInjectedContainers verifies that only the sandbox's own container counts as the sandbox, and that the error for a
+// failed init container contains the message of the container.
+func TestInjectedContainers(t *testing.T) {
+	t.Parallel()
+	exited := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1, Message: "no space"}}
+	mesh := corev1.ContainerStatus{Name: "mesh", ImageID: "mesh@1", State: exited}
+	own := corev1.ContainerStatus{Name: containerName, ImageID: "own@1"}
+	for _, all := range [][]corev1.ContainerStatus{{mesh, own}, {own, mesh}} {
+		pod := &corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: all}}
+		if err := trouble(time.Now(), pod, ""); err != nil || imageOf(pod) != "own@1" || ended(pod) {
+			t.Errorf("%v, image %s, ended %v", err, imageOf(pod), ended(pod))
+		}
+	}
+	for want, pod := range map[string]corev1.PodStatus{
+		"init container mesh failed: Error, exit code 1: no space": {InitContainerStatuses: []corev1.ContainerStatus{mesh}},
+		"the sandbox exited: Error, exit code 1": {
+			ContainerStatuses: []corev1.ContainerStatus{mesh, {Name: containerName, State: exited}},
+		},
+	} {
+		err := trouble(time.Now(), &corev1.Pod{Status: pod}, "")
+		if want = "kubernetes: " + want + ": " + backend.ErrLost.Error(); fmt.Sprint(err) != want {
+			t.Errorf("\n got %v\nwant %s", err, want)
 		}
 	}
 }

@@ -169,25 +169,25 @@ func describe(pod *corev1.Pod) (backend.Info, bool) {
 	return info, true
 }
 
-// imageOf returns the image ID of a started pod.
-func imageOf(pod *corev1.Pod) (id string) {
+// statusOf returns the status of a pod's own container. Other programs may add containers to the pod.
+func statusOf(pod *corev1.Pod) (own corev1.ContainerStatus) {
 	for _, s := range pod.Status.ContainerStatuses {
-		id = s.ImageID
+		if s.Name == containerName {
+			own = s
+		}
 	}
-	return id
+	return own
 }
+
+// imageOf returns the image ID of a started pod.
+func imageOf(pod *corev1.Pod) string { return statusOf(pod).ImageID }
 
 // ended reports whether a pod's main process has exited. The pod's phase may not show this yet.
 func ended(pod *corev1.Pod) bool {
 	return terminated(pod) != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// terminated returns how a pod's container exited, or nil if it has not exited.
+// terminated returns how a pod's own container exited, or nil if it has not exited.
 func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
-	for _, s := range pod.Status.ContainerStatuses {
-		if s.State.Terminated != nil {
-			return s.State.Terminated
-		}
-	}
-	return nil
+	return statusOf(pod).State.Terminated
 }

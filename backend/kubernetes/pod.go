@@ -156,6 +156,7 @@ func (d *driver) deliverGuest(s *corev1.PodSpec) {
 			Name: volumeGuest, Image: d.opts.GuestImage, ImagePullPolicy: corev1.PullIfNotPresent,
 			Command:         []string{embed.Path, "install", "/guest", "/volume/" + volumeWorkspace},
 			SecurityContext: confined(true), Resources: main.Resources,
+			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError, // for endOf
 			VolumeMounts: []corev1.VolumeMount{
 				{Name: volumeGuest, MountPath: "/guest"}, {Name: volumeWorkspace, MountPath: "/volume"},
 			},
