@@ -249,15 +249,14 @@ func (d *driver) greet(ctx context.Context, pod *corev1.Pod, id string) ([]strin
 	if err != nil {
 		return nil, err
 	}
-	return d.keepEnv(imageOf(pod), r), nil
+	return d.keepEnv(id, imageOf(pod), r), nil
 }
 
-// keepEnv returns the environment of an image and caches it. It is constant for an image ID.
-func (d *driver) keepEnv(image string, r wire.PodReport) []string {
+// keepEnv returns the environment of a sandbox's image and caches it. It is constant for an image ID. The node reports
+// the image ID late, so until then the environment belongs to the sandbox.
+func (d *driver) keepEnv(id, image string, r wire.PodReport) []string {
 	env := imageEnv(r.Environ)
-	if image != "" {
-		d.env.Store(image, env)
-	}
+	d.env.Store(cmp.Or(image, id), env)
 	return env
 }
 

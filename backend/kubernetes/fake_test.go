@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -34,6 +35,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/checktest"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 var must = checktest.Must
@@ -111,7 +113,7 @@ func TestRollbackOfClaim(t *testing.T) {
 }
 
 // TestExecRejected verifies that an exec forbidden by a policy fails at once, and that the error for a guest agent out
-// of reach contains the reason.
+// of reach contains the reason. Get fails unless the environment of the image is known.
 func TestExecRejected(t *testing.T) {
 	t.Parallel()
 	p := planOf(t)
@@ -127,8 +129,9 @@ func TestExecRejected(t *testing.T) {
 	})
 	exec = metav1.Status{Code: http.StatusBadRequest, Message: `admission webhook "kyverno" denied the request: no exec`}
 	_, dialed := d.Dial(t.Context(), p.id())
+	_, got := d.Get(t.Context(), p.id())
 	_, created := d.await(t.Context(), pod, "", p.id())
-	for _, err := range []error{dialed, created} {
+	for _, err := range []error{dialed, got, created} {
 		if !errors.Is(err, backend.ErrPermission) || !strings.Contains(err.Error(), "no exec") {
 			t.Errorf("%v, want ErrPermission with the reason", err)
 		}
@@ -138,6 +141,14 @@ func TestExecRejected(t *testing.T) {
 	_, err = d.await(t.Context(), pod, "", p.id())
 	if !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "error dialing backend") {
 		t.Errorf("%v, want ErrUnavailable with the reason", err)
+	}
+	d.opts.CallTimeout = time.Second
+	if _, err = d.Get(t.Context(), p.id()); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Get without the image's environment: %v, want ErrUnavailable", err)
+	}
+	env := d.keepEnv(p.id(), "", wire.PodReport{Environ: []string{"PATH=/bin"}})
+	if info, err := d.Get(t.Context(), p.id()); err != nil || !slices.Equal(info.ImageEnv, env) {
+		t.Errorf("Get of a known environment: %v, %v", info.ImageEnv, err)
 	}
 }
 

@@ -138,7 +138,7 @@ type driver struct {
 	// certificate.
 	handshakes tls.ClientSessionCache
 	isolation  sync.Map // RuntimeClass -> backend.Isolation, see classes
-	env        sync.Map // image id -> []string, what an image declares
+	env        sync.Map // image or sandbox ID -> []string, see keepEnv
 }
 
 // New connects to a cluster. ctx and Options.Patience bound the connection attempt. If the server does not respond, New

@@ -37,30 +37,39 @@ func (d *driver) own(ctx context.Context, id string) (*corev1.Pod, backend.Info,
 	return nil, backend.Info{}, notFound(id)
 }
 
-// Get describes a sandbox.
+// Get describes a sandbox. Without the environment of the image, commands would not find programs, so Get fails if it
+// cannot read the environment of a running sandbox.
 func (d *driver) Get(ctx context.Context, id string) (backend.Info, error) {
-	pod, info, err := d.own(ctx, id)
+	_, info, err := d.own(ctx, id)
+	if err != nil || info.State != backend.StateRunning {
+		return info, err
+	}
+	env, err := d.declared(ctx, info)
+	if errors.Is(err, backend.ErrLost) { // it has exited since
+		_, info, err = d.own(ctx, id)
+	}
 	if err != nil {
 		return backend.Info{}, err
 	}
-	if info.State == backend.StateRunning {
-		if info.ImageEnv, err = d.declared(ctx, pod.Name, info.ImageID); err != nil && ctx.Err() != nil {
-			return backend.Info{}, d.calls.Fail(ctx, "get", ctx.Err())
-		}
-	}
+	info.ImageEnv = env
 	return info, nil
 }
 
-// declared returns the environment of a pod's image.
-func (d *driver) declared(ctx context.Context, pod, image string) ([]string, error) {
-	if env, ok := d.env.Load(image); ok && image != "" {
-		return env.([]string), nil
+// declared returns the environment of the image of a running sandbox.
+func (d *driver) declared(ctx context.Context, info backend.Info) (env []string, err error) {
+	for _, key := range []string{info.ImageID, info.ID} {
+		if env, ok := d.env.Load(key); ok {
+			return env.([]string), nil
+		}
 	}
-	r, err := d.report(ctx, pod)
-	if err != nil {
-		return nil, err
-	}
-	return d.keepEnv(image, r), nil
+	err = d.reach(ctx, "get", info.ID, func(ctx context.Context, pod *corev1.Pod) error {
+		r, err := d.report(ctx, pod.Name)
+		if err == nil {
+			env = d.keepEnv(info.ID, imageOf(pod), r)
+		}
+		return err
+	})
+	return env, err
 }
 
 // List describes the sandboxes matching filter.
@@ -183,6 +192,7 @@ func (d *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	if err := d.removePod(ctx, name, false, hasNonce(nonce)); err != nil {
 		return err
 	}
+	d.env.Delete(id)
 	if !opts.Volumes {
 		return nil
 	}

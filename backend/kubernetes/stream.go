@@ -20,13 +20,25 @@ import (
 // attachTimeout bounds the opening of a stream to a running sandbox.
 const attachTimeout = 15 * time.Second
 
-// Dial starts the guest agent's bridge in the sandbox. It retries failures while the pod's phase is running, because a
-// restarted kubelet does not know any pods for a moment.
+// Dial starts the guest agent's bridge in the sandbox.
 func (d *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	s := d.first.take(id)
 	if s != nil {
 		return s, nil
 	}
+	err := d.reach(ctx, "dial", id, func(ctx context.Context, pod *corev1.Pod) (err error) {
+		s, err = d.exec(ctx, pod.Name, embed.Path, "connect")
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// reach calls f for the pod of a running sandbox, to execute a program in the pod. It retries failures for attachTimeout
+// while the pod's phase is running, because a restarted kubelet does not know any pods for a moment.
+func (d *driver) reach(ctx context.Context, what, id string, f func(context.Context, *corev1.Pod) error) error {
 	bounded, cancel := context.WithTimeout(ctx, min(attachTimeout, d.opts.CallTimeout))
 	defer cancel()
 	err := d.calls.Retry(bounded, func() (bool, error) {
@@ -37,18 +49,18 @@ func (d *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 		if info.State != backend.StateRunning {
 			return true, lost(pod)
 		}
-		s, err = d.exec(bounded, pod.Name, embed.Path, "connect")
-		return err == nil || rejects(err), d.calls.Fail(bounded, "dial", err)
+		err = f(bounded, pod)
+		return err == nil || rejects(err), d.calls.Fail(bounded, what, err)
 	})
 	switch {
 	case err == nil:
-		return s, nil
+		return nil
 	case ctx.Err() != nil:
-		return nil, d.calls.Fail(ctx, "dial", ctx.Err())
+		return d.calls.Fail(ctx, what, ctx.Err())
 	case bounded.Err() != nil:
-		return nil, fmt.Errorf("kubernetes: dial: cannot reach the sandbox: %w", backend.ErrUnavailable)
+		return fmt.Errorf("kubernetes: %s: cannot reach the sandbox: %w", what, backend.ErrUnavailable)
 	}
-	return nil, err
+	return err
 }
 
 // stream provides the standard streams of a program in a pod.
