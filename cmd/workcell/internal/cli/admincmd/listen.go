@@ -63,8 +63,9 @@ func (f *listenFlags) tokens(secret string) ([]httpguard.Token, error) {
 		return nil, app.Fail(app.ExitInvalid, err, "--token-file requires a file with lines of the form NAME TOKEN")
 	}
 	defer file.Close() // opened for reading only
-	if st, err := file.Stat(); err == nil && st.Mode().Perm()&0o077 != 0 && os.PathSeparator == '/' {
-		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("%s can be read by other users", f.tokenFile),
+	// The group may read the file, because Kubernetes sets mode 0440 for the files of a Secret if the pod has an fsGroup.
+	if st, err := file.Stat(); err == nil && st.Mode().Perm()&0o037 != 0 && os.PathSeparator == '/' {
+		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("%s can be read or changed by other users", f.tokenFile),
 			"run chmod 600 "+hint.Quote(f.tokenFile))
 	}
 	var tokens []httpguard.Token

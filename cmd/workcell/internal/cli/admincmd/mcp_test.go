@@ -1,6 +1,7 @@
 package admincmd
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,10 +18,10 @@ func TestMCPTokens(t *testing.T) {
 	t.Parallel()
 	write := func(text string, mode os.FileMode) string {
 		path := filepath.Join(t.TempDir(), "tokens")
-		checktest.Must(t, os.WriteFile(path, []byte(text), mode))
+		checktest.Must(t, errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chmod(path, mode))) // whatever the umask
 		return path
 	}
-	f := &listenFlags{tokenFile: write("# mine\n\nalice s3cret-s3cret-s3cret\nbob other-other-other 2030-01-02T03:04:05Z\n", 0o600)}
+	f := &listenFlags{tokenFile: write("# mine\n\nalice s3cret-s3cret-s3cret\nbob other-other-other 2030-01-02T03:04:05Z\n", 0o440)} // of a Secret
 	got, err := f.tokens("")
 	checktest.Must(t, err)
 	want := []httpguard.Token{
@@ -31,7 +32,8 @@ func TestMCPTokens(t *testing.T) {
 		t.Errorf("tokens (-want +got):\n%s", diff)
 	}
 	for name, path := range map[string]string{
-		"readable by all": write("a bbbbbbbbbbbbbbbbbbbb\n", 0o644), "empty": write("#\n", 0o600), "no token": write("alice\n", 0o600),
+		"readable by all": write("a bbbbbbbbbbbbbbbbbbbb\n", 0o644), "writable by the group": write("a bbbbbbbbbbbbbbbbbbbb\n", 0o620),
+		"empty": write("#\n", 0o600), "no token": write("alice\n", 0o600),
 		"bad expiry": write("alice bbbbbbbbbbbbbbbbbbbb tomorrow\n", 0o600), "missing": filepath.Join(t.TempDir(), "none"),
 	} {
 		if _, err := (&listenFlags{tokenFile: path}).tokens(""); err == nil || strings.Contains(err.Error(), "bbbb") {
