@@ -163,11 +163,14 @@ func TestNamespaceStays(t *testing.T) {
 }
 
 // TestWorkers: workers have the same settings as the server, except for serving, and their termination time fits their
-// runs.
+// runs. Both have the additional files. The server needs no Secret with a token if it has a file.
 func TestWorkers(t *testing.T) {
 	t.Parallel()
 	all := map[string]appsv1.Deployment{}
-	for _, doc := range strings.Split(output(t, helm(t), "template", "a", chart, "--set", "database.secret=state,workers.replicas=3,workers.graceSeconds=60"), "\n---\n") {
+	const files = `extraVolumes=[{"name": "tokens", "secret": {"secretName": "tokens", "defaultMode": 256}}]`
+	const mounts = `extraVolumeMounts=[{"name": "tokens", "mountPath": "/etc/tokens", "readOnly": true}]`
+	for _, doc := range strings.Split(output(t, helm(t), "template", "a", chart, "--set-json", files, "--set-json", mounts, "--set",
+		"token.secret=,database.secret=state,workers.replicas=3,workers.graceSeconds=60"), "\n---\n") {
 		if !strings.Contains(doc, "kind: Deployment\n") {
 			continue
 		}
@@ -184,8 +187,10 @@ func TestWorkers(t *testing.T) {
 	}
 	for _, spec := range []*corev1.PodSpec{&server, &worker} {
 		c := &spec.Containers[0]
+		if v, m := spec.Volumes, c.VolumeMounts; v[len(v)-1].Secret == nil || m[len(m)-1].MountPath != "/etc/tokens" {
+			t.Errorf("volumes %+v, mounted %+v", v, m)
+		}
 		spec.TerminationGracePeriodSeconds, c.Args, c.Ports, c.StartupProbe, c.LivenessProbe, c.ReadinessProbe = nil, nil, nil, nil, nil, nil
-		c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "WORKCELL_MCP_TOKEN" })
 	}
 	if diff := cmp.Diff(server, worker); diff != "" {
 		t.Errorf("a worker is not as the server is (-server +worker):\n%s", diff)

@@ -74,7 +74,7 @@ containers:
     args: {{- toYaml .args | nindent 6 }}
     env:
       - {name: WORKCELL_CONFIG, value: /etc/workcell/workcell.yaml}
-      {{- if .serves }}
+      {{- if and .serves .Values.token.secret }}
       - name: WORKCELL_MCP_TOKEN
         valueFrom: {secretKeyRef: {name: {{ .Values.token.secret }}, key: {{ .Values.token.key }}}}
       {{- end }}
@@ -98,10 +98,12 @@ containers:
       - {name: config, mountPath: /etc/workcell}
       - {name: home, mountPath: /var/lib/workcell}
       - {name: tmp, mountPath: /tmp}
+      {{- with .Values.extraVolumeMounts }}{{ toYaml . | nindent 6 }}{{ end }}
 volumes:
   - {name: config, configMap: {name: {{ include "workcell.name" . }}}}
-  - {name: home, emptyDir: {}}
-  - {name: tmp, emptyDir: {}}
+  - {name: home, emptyDir: {sizeLimit: {{ .Values.storage.home }}}}
+  - {name: tmp, emptyDir: {sizeLimit: {{ .Values.storage.tmp }}}}
+  {{- with .Values.extraVolumes }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- with .Values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
@@ -135,6 +137,7 @@ metadata:
   labels: {{- include .labels . | nindent 4 }}
 spec:
   maxUnavailable: 1
+  unhealthyPodEvictionPolicy: AlwaysAllow # pods that never get ready do not block the drain
   selector:
     matchLabels: {{- include .selector . | nindent 6 }}
 {{- end }}
