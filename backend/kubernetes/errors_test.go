@@ -147,7 +147,8 @@ func TestRejectedByNode(t *testing.T) {
 // failed init container contains the message of the container.
 func TestInjectedContainers(t *testing.T) {
 	t.Parallel()
-	exited := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1, Message: "no space"}}
+	end := corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1, Message: "no space"}
+	exited := corev1.ContainerState{Terminated: &end}
 	mesh := corev1.ContainerStatus{Name: "mesh", ImageID: "mesh@1", State: exited}
 	own := corev1.ContainerStatus{Name: containerName, ImageID: "own@1"}
 	for _, all := range [][]corev1.ContainerStatus{{mesh, own}, {own, mesh}} {

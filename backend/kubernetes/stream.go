@@ -36,8 +36,8 @@ func (d *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	return s, nil
 }
 
-// reach calls f for the pod of a running sandbox, to execute a program in the pod. It retries failures for attachTimeout
-// while the pod's phase is running, because a restarted kubelet does not know any pods for a moment.
+// reach calls f for the pod of a running sandbox, to execute a program in the pod. It retries failures while the pod's
+// phase is running, because a restarted kubelet does not know any pods for a moment.
 func (d *driver) reach(ctx context.Context, what, id string, f func(context.Context, *corev1.Pod) error) error {
 	bounded, cancel := context.WithTimeout(ctx, min(attachTimeout, d.opts.CallTimeout))
 	defer cancel()
