@@ -23,6 +23,25 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// Await calls f every second until it succeeds or passes returns false for its error. After limit, or if ctx is done, it
+// returns the last error. It calls tell only with the first error.
+func Await[T any](
+	ctx context.Context, limit time.Duration, f func() (T, error), passes func(error) bool, tell func(error),
+) (T, error) {
+	for begin, told := time.Now(), false; ; told = true {
+		v, err := f()
+		if err == nil || !passes(err) || time.Since(begin) >= limit {
+			return v, err
+		}
+		if !told {
+			tell(err)
+		}
+		if !Pause(ctx, time.Second) {
+			return v, err
+		}
+	}
+}
+
 // Each calls fn with every index below n, with at most limit calls at a time, and returns the errors in the order of
 // the indexes.
 func Each(limit, n int, fn func(i int) error) []error {

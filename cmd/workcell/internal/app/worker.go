@@ -12,6 +12,7 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/otelsetup"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
@@ -29,9 +30,15 @@ type runWorker struct {
 	said   map[string]string // by run: latest reason why it could not run, to avoid repeating it
 }
 
+// databaseWait is how long a new worker waits for the database, because both may start at the same time.
+const databaseWait = 2 * time.Minute
+
 // Work runs queued workflows until ctx ends.
 func (a *App) Work(ctx context.Context, o worker.Options) error {
-	q, err := a.openQueue(ctx, "a worker")
+	open := func() (*queue, error) { return a.openQueue(ctx, "a worker") }
+	q, err := bound.Await(ctx, databaseWait, open, state.Passes, func(err error) {
+		a.Logger().Warn("the worker waits for its database", "error", err)
+	})
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
+	"github.com/workcell-dev/workcell/internal/bound"
 )
 
 func (s Set) kubernetes() Engine {
@@ -28,7 +30,10 @@ func (s Set) kubernetes() Engine {
 			// Discard the client's own log, because it repeats the errors on standard error.
 			klog.SetLogger(logr.Discard())
 			klog.SetOutput(io.Discard)
-			return asBackend(kubernetes.New(ctx, s.kubernetesOptions()))
+			open := func() (*kubernetes.Backend, error) { return kubernetes.New(ctx, s.kubernetesOptions()) }
+			return asBackend(bound.Await(ctx, serverWait, open, s.awaitsServer, func(err error) {
+				s.Logger.Warn("waiting for the API server", "error", err)
+			}))
 		},
 		TryNetwork: func(ctx context.Context, image string, images map[string]string) ([]string, error) {
 			b, err := kubernetes.New(ctx, s.kubernetesOptions())
@@ -51,6 +56,14 @@ func (s Set) kubernetes() Engine {
 			return fmt.Sprintf("%s, namespace %s", server, namespace)
 		},
 	}
+}
+
+// serverWait is how long a program in a pod waits for the API server, for example while the network of a new node starts.
+const serverWait = time.Minute
+
+// awaitsServer reports whether the API server may be reachable later. Users outside the cluster get the error at once.
+func (s Set) awaitsServer(err error) bool {
+	return s.Logger != nil && s.Env.Get("KUBERNETES_SERVICE_HOST") != "" && errors.Is(err, backend.ErrUnavailable)
 }
 
 // kubernetesID returns the identity of the namespace from the cluster.

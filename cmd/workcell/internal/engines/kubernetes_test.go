@@ -3,6 +3,7 @@
 package engines
 
 import (
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/config"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
@@ -70,5 +72,16 @@ func TestKubeconfigPath(t *testing.T) {
 	_, err := Set{Env: environ.Of(map[string]string{"KUBECONFIG": missing})}.kubernetes().Open(t.Context())
 	if err == nil || !strings.Contains(err.Error(), missing) {
 		t.Errorf("%v, want the path %s", err, missing)
+	}
+}
+
+// TestServerAwaited verifies that only programs in a pod wait for the API server, and not after other errors.
+func TestServerAwaited(t *testing.T) {
+	t.Parallel()
+	pod := Set{Env: environ.Of(map[string]string{"KUBERNETES_SERVICE_HOST": "192.0.2.1"}), Logger: slog.Default()}
+	user := Set{Env: environ.Of(nil), Logger: slog.Default()}
+	if !pod.awaitsServer(backend.ErrUnavailable) || pod.awaitsServer(backend.ErrInvalid) ||
+		user.awaitsServer(backend.ErrUnavailable) {
+		t.Error("the wrong programs wait")
 	}
 }
