@@ -400,14 +400,17 @@ func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err err
 		if err != nil {
 			return err
 		}
+		next := make(chan func(), 1)
+		end := context.AfterFunc(ctx, func() { next <- unready() }) // running calls may still need time
 		a.Notice("serving MCP on %s://%s%s", scheme(opts.TLS), l.Addr(), mcpserver.PathMCP)
 		err = srv.ServeHTTP(ctx, l, opts) // nil after a signal, because supervisors end servers with SIGTERM
 		if lost := context.Cause(ctx); state.Passes(lost) {
 			err = lost
 		}
-		if state.Passes(err) {
-			stop = unready()
+		if end() {
+			next <- unready()
 		}
+		stop = <-next
 		return err
 	}, func() { stop(); l.Close() }, nil // nothing was written to it
 }

@@ -1,7 +1,11 @@
 package admincmd
 
 import (
+	"context"
 	"errors"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,8 +14,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/httpguard"
+	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/session"
 )
 
 func TestMCPTokens(t *testing.T) {
@@ -42,5 +52,34 @@ func TestMCPTokens(t *testing.T) {
 	}
 	if got, err := (&listenFlags{}).tokens("from-the-environment"); err != nil || len(got) != 1 || got[0].Secret != "from-the-environment" {
 		t.Errorf("from the environment: %v %v", got, err)
+	}
+}
+
+// TestNewClientsOfEndingServer verifies that new clients get an answer while a server ends.
+func TestNewClientsOfEndingServer(t *testing.T) {
+	t.Parallel()
+	b, err := memory.New(nil)
+	checktest.Must(t, err)
+	m, err := session.NewManager(b, &session.Options{Instance: "i"})
+	checktest.Must(t, err)
+	srv, err := mcpserver.New(m, nil)
+	checktest.Must(t, err)
+	defer func() { checktest.Must(t, errors.Join(srv.Close(context.Background()), m.Close(context.Background()))) }()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	checktest.Must(t, err)
+	address := l.Addr().String()
+	checktest.Must(t, l.Close())
+	opts := app.Options{Env: environ.Of(nil), Stderr: io.Discard}
+	a := &command{&cli.Command{App: app.New(opts), Options: opts}}
+	serve, end, err := (&mcpHTTPFlags{listenFlags: listenFlags{listen: address}, maxConns: 8, rate: 8}).prepare(a)
+	checktest.Must(t, err)
+	defer end()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	checktest.Must(t, serve(ctx, a, srv))
+	res, err := (&http.Client{Timeout: time.Minute}).Get("http://" + address + "/readyz")
+	checktest.Must(t, err)
+	if checktest.Must(t, res.Body.Close()); res.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("status %s", res.Status)
 	}
 }
