@@ -29,7 +29,7 @@ const (
 	tryAfter = 250 * time.Millisecond
 	// lookEvery is how often the driver reads the pod during this time, to detect a pod without a chance to run.
 	lookEvery = 250 * time.Millisecond
-	// crowded is how long a pod may stay unscheduled, see trouble.
+	// crowded is the default of Options.NodeTimeout.
 	crowded = 30 * time.Second
 	// restarts is the maximum time for the server to be unavailable while a created pod starts.
 	restarts = time.Minute
@@ -184,7 +184,7 @@ func (d *driver) await(ctx context.Context, pod *corev1.Pod, image, id string) (
 				return backend.Info{}, errRemoved
 			default:
 				now, looked = next, time.Now()
-				if err := trouble(begin, now, image); err != nil {
+				if err := cmp.Or(unplaced(begin, d.opts.NodeTimeout, now), trouble(begin, now, image)); err != nil {
 					return backend.Info{}, err
 				}
 			}

@@ -68,13 +68,11 @@ var errForeign = fmt.Errorf("%w: the response is not from the API server", backe
 
 var errRemoved = fmt.Errorf("kubernetes: the sandbox was removed while it was being created: %w", backend.ErrLost)
 
-// trouble returns the reason why a pod created at begin can never run, or nil if it may still run. For the time
-// crowded, it ignores a lack of nodes, because an autoscaler may add a node. It also ignores timeouts of a node for
-// a while, because the kubelet retries.
-func trouble(begin time.Time, pod *corev1.Pod, image string) error {
+// unplaced returns the reason why a pod created at begin has no node after limit, or nil.
+func unplaced(begin time.Time, limit time.Duration, pod *corev1.Pod) error {
 	for _, c := range pod.Status.Conditions {
-		unplaced := c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse
-		if unplaced && c.Reason == corev1.PodReasonUnschedulable && time.Since(begin) > crowded {
+		waits := c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse
+		if waits && c.Reason == corev1.PodReasonUnschedulable && time.Since(begin) > limit {
 			if strings.Contains(strings.ToLower(c.Message), "persistentvolumeclaim") {
 				return fmt.Errorf("kubernetes: the workspace's volume is missing; check kubernetes.storage_class: %.200s: %w",
 					c.Message, backend.ErrUnavailable)
@@ -82,6 +80,12 @@ func trouble(begin time.Time, pod *corev1.Pod, image string) error {
 			return fmt.Errorf("kubernetes: no node can run the sandbox: %.200s: %w", c.Message, backend.ErrCapacity)
 		}
 	}
+	return nil
+}
+
+// trouble returns the reason why a pod created at begin can never run, or nil if it may still run. It ignores timeouts
+// of a node for a while, because the kubelet retries.
+func trouble(begin time.Time, pod *corev1.Pod, image string) error {
 	if pod.DeletionTimestamp != nil {
 		return errRemoved
 	}

@@ -121,7 +121,7 @@ func TestStartReasons(t *testing.T) {
 		pod := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: text,
 		}}}}
-		now, then := trouble(time.Now(), pod, ""), trouble(late, pod, "")
+		now, then := unplaced(time.Now(), crowded, pod), unplaced(late, crowded, pod)
 		if now != nil || !errors.Is(then, want) {
 			t.Errorf("without a node: %v, later %v, want %v", now, then, want)
 		}

@@ -104,6 +104,9 @@ type Options struct {
 	// PullTimeout bounds the time from a pod's creation to the first response of the guest agent. This includes
 	// scheduling and image pulls. If zero, it defaults to 30 minutes.
 	PullTimeout time.Duration
+	// NodeTimeout is how long a pod may wait for a node with room or for its volume, for example until an autoscaler adds
+	// a node. If zero, it defaults to 30 seconds.
+	NodeTimeout time.Duration
 	// Guest replaces the embedded guest agent. This driver only uses the version.
 	Guest *backend.Guest
 	// TracerProvider creates the spans. If nil, the driver uses the provider of the span in the caller's context.
@@ -161,6 +164,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		return nil, err
 	}
 	kit.Times(&o.CallTimeout, &o.Patience, &o.PullTimeout)
+	o.NodeTimeout = cmp.Or(max(o.NodeTimeout, 0), crowded)
 	d.log = o.Logger
 	if err := d.configure(); err != nil {
 		return nil, err

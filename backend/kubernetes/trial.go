@@ -181,7 +181,7 @@ func (t *trial) until(ctx context.Context, name string, is func(*corev1.Pod) boo
 		if pod, err = t.d.getPod(ctx, name); err != nil || is(pod) {
 			return true, err
 		}
-		err = trouble(begin, pod, t.p.Image)
+		err = cmp.Or(unplaced(begin, t.d.opts.NodeTimeout, pod), trouble(begin, pod, t.p.Image))
 		return err != nil, err
 	})
 	return pod, err

@@ -87,6 +87,7 @@ type Kubernetes struct {
 	DNSNamespace                      string
 	DNSLabels                         []string // KEY=VALUE, sorted
 	DNSPort                           int32
+	NodeTimeout                       time.Duration
 }
 
 // Toleration is a toleration of pods, with the keys of Kubernetes.

@@ -82,6 +82,7 @@ kubernetes:
   priority_class: low
   labels: {example.com/team: ml}
   annotations: {example.com/note: "a, b"}
+  node_timeout: 5m
   allow_nets: [10.0.0.7/32]
   deny_nets: ["2600:db8::/56"]
   dns: {namespace: openshift-dns, labels: {a: b}, port: 5353}
@@ -98,7 +99,7 @@ func TestEverySetting(t *testing.T) {
 		"telemetry.endpoint", "telemetry.protocol", "telemetry.service_name", "telemetry.content", "retention.runs", "retention.kept", "approvals", "oci_runtime", "isolation",
 		"kubernetes.image_pull_secrets", "kubernetes.node_selector", "kubernetes.tolerations", "kubernetes.priority_class",
 		"kubernetes.labels", "kubernetes.annotations", "retention.transcripts",
-		"kubernetes.allow_nets", "kubernetes.deny_nets",
+		"kubernetes.node_timeout", "kubernetes.allow_nets", "kubernetes.deny_nets",
 		"kubernetes.dns.namespace", "kubernetes.dns.labels", "kubernetes.dns.port",
 	} {
 		if origins(c)[key] != m.users() {
@@ -114,13 +115,13 @@ func TestEverySetting(t *testing.T) {
 		"containerd", "runsc", backend.IsolationKernel, "registry.example.com/python:3.11", "node:20-slim", map[string]string{"python": "registry.example.com/python:3.11"},
 		map[string]string{"docker.io/library/node:20-slim": "registry.example.com/node:20"}, backend.Limits{MemoryBytes: 1 << 30, FileBytes: 4096}, time.Minute, 30 * time.Second,
 		map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_SERVICE_NAME": "agents"},
-		true, 240 * time.Hour, 24 * time.Hour, time.Duration(0), ApprovalsWait, m.users(), 29,
+		true, 240 * time.Hour, 24 * time.Hour, time.Duration(0), ApprovalsWait, m.users(), 30,
 		Kubernetes{
 			ImagePullSecrets: []string{"registry"}, NodeSelector: []string{"disk=ssd", "pool=agents"}, PriorityClass: "low",
 			Labels: []string{"example.com/team=ml"}, Annotations: []string{"example.com/note=a, b"},
 			Tolerations: []Toleration{{Key: "sandboxes", Operator: "Equal", Value: "only", Effect: "NoSchedule", Seconds: 60}, {Operator: "Exists"}},
 			AllowNets:   []string{"10.0.0.7/32"}, DenyNets: []string{"2600:db8::/56"},
-			DNSNamespace: "openshift-dns", DNSLabels: []string{"a=b"}, DNSPort: 5353,
+			DNSNamespace: "openshift-dns", DNSLabels: []string{"a=b"}, DNSPort: 5353, NodeTimeout: 5 * time.Minute,
 		}, "[sandboxes=only:NoSchedule *]",
 	}, got); diff != "" {
 		t.Errorf("values (-want +got)\n%s", diff)
@@ -223,6 +224,7 @@ func TestStrict(t *testing.T) {
 		"kubernetes: {trust_network_policy: true}":    `1:14: unknown key "trust_network_policy" in kubernetes; use kubernetes.network_policy: enforced`,
 		"kubernetes: {tolerations: [{tolerates: x}]}": `1:29: unknown key "tolerates" in kubernetes.tolerations[0]`,
 		"kubernetes: {network_policy: on}":            `1:30: unknown network policy "on"; run `,
+		"kubernetes: {node_timeout: 31m}":             `1:28: node_timeout must be 1s to 30m0s, not 31m0s`,
 		"kubernetes: {deny_nets: [10.0.0.7]}":         `1:25: invalid network "10.0.0.7"; for example 10.20.0.0/16`,
 		"kubernetes: {allow_nets: [10.0.0.7/8]}":      `1:26: invalid network "10.0.0.7/8"; did you mean 10.0.0.0/8?`,
 		"kubernetes: {dns: {port: 65536}}":            `1:26: port must be 1 to 65535, not 65536`,

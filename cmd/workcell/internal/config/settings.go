@@ -51,6 +51,9 @@ const mappedExample = "for example python:3.11-slim=registry.example.com/python:
 // maxRetention is the maximum retention period.
 const maxRetention = 10 * 365 * 24 * time.Hour
 
+// maxNodeTimeout is the maximum time to wait for a node. The driver waits no longer for the sandbox.
+const maxNodeTimeout = 30 * time.Minute
+
 // setting is a row of the table of settings.
 type setting struct {
 	key      string
@@ -197,6 +200,13 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 		&setting{key: keyKubernetes + "priority_class", to: &k.PriorityClass},
 		&setting{key: keyKubernetes + "labels", to: (*pairs)(&k.Labels)},
 		&setting{key: keyKubernetes + "annotations", to: (*pairs)(&k.Annotations)},
+		&setting{key: keyKubernetes + "node_timeout", to: &k.NodeTimeout, fallback: 30 * time.Second,
+			check: func() (string, string) {
+				if k.NodeTimeout < time.Second || k.NodeTimeout > maxNodeTimeout {
+					return fmt.Sprintf("node_timeout must be 1s to %s, not %s", maxNodeTimeout, k.NodeTimeout), ""
+				}
+				return "", ""
+			}},
 		&setting{key: keyKubernetes + "network_policy", to: &k.NetworkPolicy, variable: "WORKCELL_KUBE_NETWORK_POLICY",
 			check: func() (string, string) {
 				if k.NetworkPolicy != "enforced" {

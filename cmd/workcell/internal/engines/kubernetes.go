@@ -100,7 +100,7 @@ func (s Set) kubernetesOptions() *kubernetes.Options {
 		NodeSelector: mapping(k.NodeSelector), PriorityClass: k.PriorityClass, ImagePullSecrets: k.ImagePullSecrets,
 		Labels: mapping(k.Labels), Annotations: mapping(k.Annotations), Logger: s.Logger, Patience: patience,
 		AllowNets: nets(k.AllowNets), DenyNets: nets(k.DenyNets),
-		DNSNamespace: k.DNSNamespace, DNSLabels: mapping(k.DNSLabels), DNSPort: k.DNSPort,
+		DNSNamespace: k.DNSNamespace, DNSLabels: mapping(k.DNSLabels), DNSPort: k.DNSPort, NodeTimeout: k.NodeTimeout,
 	}
 	for _, t := range k.Tolerations {
 		toleration := corev1.Toleration{

@@ -29,7 +29,7 @@ func TestClusterSettings(t *testing.T) {
 		RuntimeClasses: []string{"gvisor"}, ImagePullSecrets: []string{"registry"}, NodeSelector: []string{"pool=agents"},
 		Labels: []string{"team=ml"}, Annotations: []string{"note=a=b"},
 		AllowNets: []string{"10.0.0.7/32"}, DenyNets: []string{"2600:db8::/56"},
-		DNSNamespace: "openshift-dns", DNSLabels: []string{"a=b"}, DNSPort: 5353,
+		DNSNamespace: "openshift-dns", DNSLabels: []string{"a=b"}, DNSPort: 5353, NodeTimeout: 1,
 		Tolerations: []config.Toleration{{Key: "k", Operator: "Equal", Value: "v", Effect: "NoExecute", Seconds: 60}, {Operator: "Exists"}},
 	}}.kubernetesOptions()
 	got.Patience = 0
@@ -38,7 +38,7 @@ func TestClusterSettings(t *testing.T) {
 		RuntimeClasses: []string{"gvisor"}, ImagePullSecrets: []string{"registry"}, NodeSelector: map[string]string{"pool": "agents"},
 		Labels: map[string]string{"team": "ml"}, Annotations: map[string]string{"note": "a=b"},
 		AllowNets: nets([]string{"10.0.0.7/32"}), DenyNets: nets([]string{"2600:db8::/56"}),
-		DNSNamespace: "openshift-dns", DNSLabels: map[string]string{"a": "b"}, DNSPort: 5353,
+		DNSNamespace: "openshift-dns", DNSLabels: map[string]string{"a": "b"}, DNSPort: 5353, NodeTimeout: 1,
 		Tolerations: []corev1.Toleration{
 			{Key: "k", Operator: corev1.TolerationOpEqual, Value: "v", Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(60))},
 			{Operator: corev1.TolerationOpExists},
