@@ -3,6 +3,7 @@ package bound
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,18 +24,17 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Await calls f every second until it succeeds or passes returns false for its error. After limit, or if ctx is done, it
-// returns the last error. It calls tell only with the first error.
-func Await[T any](
-	ctx context.Context, limit time.Duration, f func() (T, error), passes func(error) bool, tell func(error),
-) (T, error) {
+// Await calls f every second until f succeeds or passes returns false for the error. After limit, or when ctx is done,
+// Await returns the last error. It logs the first error with text.
+func Await[T any](ctx context.Context, limit time.Duration, log *slog.Logger, text string, passes func(error) bool,
+	f func() (T, error)) (T, error) {
 	for begin, told := time.Now(), false; ; told = true {
 		v, err := f()
 		if err == nil || !passes(err) || time.Since(begin) >= limit {
 			return v, err
 		}
 		if !told {
-			tell(err)
+			log.WarnContext(ctx, text, "error", err)
 		}
 		if !Pause(ctx, time.Second) {
 			return v, err

@@ -3,6 +3,8 @@ package bound
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,14 +28,16 @@ func TestAwait(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), test.until+time.Millisecond)
 			defer cancel()
-			begin, calls, told := time.Now(), 0, 0
-			_, err := Await(ctx, time.Minute, func() (int, error) {
+			var out strings.Builder
+			log, passes := slog.New(slog.NewTextHandler(&out, nil)), func(error) bool { return test.passes }
+			begin, calls := time.Now(), 0
+			_, err := Await(ctx, time.Minute, log, "waits", passes, func() (int, error) {
 				if calls++; calls <= test.fails {
 					return 0, away
 				}
 				return calls, nil
-			}, func(error) bool { return test.passes }, func(error) { told++ })
-			after := time.Since(begin).Truncate(time.Second)
+			})
+			after, told := time.Since(begin).Truncate(time.Second), strings.Count(out.String(), "msg=waits error=away")
 			if err != test.want || after != test.after || (told == 1) != (calls > 1) {
 				t.Errorf("%s: %v after %v, told %d times in %d calls", name, err, after, told, calls)
 			}

@@ -30,15 +30,10 @@ type runWorker struct {
 	said   map[string]string // by run: latest reason why it could not run, to avoid repeating it
 }
 
-// databaseWait is how long a new worker waits for the database, because both may start at the same time.
-const databaseWait = 2 * time.Minute
-
 // Work runs queued workflows until ctx ends.
 func (a *App) Work(ctx context.Context, o worker.Options) error {
-	open := func() (*queue, error) { return a.openQueue(ctx, "a worker") }
-	q, err := bound.Await(ctx, databaseWait, open, state.Passes, func(err error) {
-		a.Logger().Warn("the worker waits for its database", "error", err)
-	})
+	open := func() (*queue, error) { return a.openQueue(ctx, "a worker") } // the database may start at the same time
+	q, err := bound.Await(ctx, 2*time.Minute, a.Logger(), "the worker waits for its database", state.Passes, open)
 	if err != nil {
 		return err
 	}

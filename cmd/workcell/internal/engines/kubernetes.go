@@ -31,9 +31,8 @@ func (s Set) kubernetes() Engine {
 			klog.SetLogger(logr.Discard())
 			klog.SetOutput(io.Discard)
 			open := func() (*kubernetes.Backend, error) { return kubernetes.New(ctx, s.kubernetesOptions()) }
-			return asBackend(bound.Await(ctx, serverWait, open, s.awaitsServer, func(err error) {
-				s.Logger.Warn("waiting for the API server", "error", err)
-			}))
+			const text = "kubernetes: waiting for the API server"
+			return asBackend(bound.Await(ctx, serverWait, s.Logger, text, s.awaitsServer, open))
 		},
 		TryNetwork: func(ctx context.Context, image string, images map[string]string) ([]string, error) {
 			b, err := kubernetes.New(ctx, s.kubernetesOptions())
@@ -58,7 +57,7 @@ func (s Set) kubernetes() Engine {
 	}
 }
 
-// serverWait is how long a program in a pod waits for the API server, for example while the network of a new node starts.
+// serverWait is how long a program in a pod waits for the API server. The network of a new node may start later.
 const serverWait = time.Minute
 
 // awaitsServer reports whether the API server may be reachable later. Users outside the cluster get the error at once.
