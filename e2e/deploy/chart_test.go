@@ -291,7 +291,7 @@ func TestValuesSchema(t *testing.T) {
 }
 
 // TestLabelsAndBudgets verifies the standard labels of all objects and the settings of pods. Only pods with replicas
-// get a disruption budget, which allows one unavailable pod.
+// get a disruption budget, which allows one unavailable pod and the eviction of unready pods.
 func TestLabelsAndBudgets(t *testing.T) {
 	t.Parallel()
 	budgets := func(set string) (names []string) {
@@ -305,6 +305,8 @@ func TestLabelsAndBudgets(t *testing.T) {
 					Template       corev1.PodTemplateSpec
 					MaxUnavailable int
 					Selector       json.RawMessage
+
+					UnhealthyPodEvictionPolicy string
 				}
 			}
 			must(t, yaml.Unmarshal([]byte(doc), &object))
@@ -323,7 +325,8 @@ func TestLabelsAndBudgets(t *testing.T) {
 				}
 			case "PodDisruptionBudget":
 				names = append(names, object.Name)
-				if object.Spec.MaxUnavailable != 1 || strings.Contains(string(object.Spec.Selector), "version") {
+				unready, selector := object.Spec.UnhealthyPodEvictionPolicy, string(object.Spec.Selector)
+				if object.Spec.MaxUnavailable != 1 || unready != "AlwaysAllow" || strings.Contains(selector, "version") {
 					t.Errorf("budget %s: %+v", object.Name, object.Spec)
 				}
 			}
