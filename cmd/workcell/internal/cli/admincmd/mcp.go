@@ -401,13 +401,13 @@ func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err err
 			return err
 		}
 		next := make(chan func(), 1)
-		end := context.AfterFunc(ctx, func() { next <- unready() }) // running calls may still need time
+		unused := context.AfterFunc(ctx, func() { next <- unready() }) // running calls may still need time
 		a.Notice("serving MCP on %s://%s%s", scheme(opts.TLS), l.Addr(), mcpserver.PathMCP)
 		err = srv.ServeHTTP(ctx, l, opts) // nil after a signal, because supervisors end servers with SIGTERM
 		if lost := context.Cause(ctx); state.Passes(lost) {
 			err = lost
 		}
-		if end() {
+		if unused() { // the server ended before ctx
 			next <- unready()
 		}
 		stop = <-next
