@@ -4,14 +4,12 @@ import (
 	"context"
 	"time"
 
-	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Internals that tests use.
 var (
-	ValidID     = record.ValidSandboxID
-	RememberFor = custody.Lifetimes.Remembered
+	ValidID = record.ValidSandboxID
 )
 
 // Hash returns the hash of a prepared request.

@@ -52,6 +52,7 @@ type Manager struct {
 	secondary map[*Session]struct{}      // sessions from Connect
 	owed      map[string]struct{}        // ids of closed sessions whose sandboxes still exist and count
 	sealed    map[record.Scope]time.Time // closed scopes and the times of their closing
+	inUse     map[record.Scope]int       // callers of KeepInUse
 	used      int                        // number of sandboxes counted against MaxSandboxes
 	closed    bool
 	finished  chan struct{} // closed when Close or Detach has returned
@@ -105,7 +106,8 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 		b: b, owner: owner, leave: leave, alone: alone, shared: shared, opts: o, store: o.Store, log: o.Logger,
 		tracers: o.TracerProvider, driver: b.Name(), now: time.Now,
 		entries: map[Key]*entry{}, byID: map[string]*Session{}, secondary: map[*Session]struct{}{},
-		owed: map[string]struct{}{}, sealed: map[record.Scope]time.Time{}, finished: make(chan struct{}),
+		owed: map[string]struct{}{}, sealed: map[record.Scope]time.Time{}, inUse: map[record.Scope]int{},
+		finished: make(chan struct{}),
 		meters: meters{
 			active: telemetry.UpDownCounter(telemetry.MetricActive),
 			opened: telemetry.Histogram(telemetry.MetricOpenDuration), removed: telemetry.Counter(telemetry.MetricRemoved),

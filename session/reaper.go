@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"sync"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -48,9 +49,38 @@ func (m *Manager) reap(ctx context.Context) {
 	m.prune(ctx)
 }
 
+// KeepInUse keeps the open sandboxes of a scope in use until release is called, for example while a run executes. No
+// call has to be running in them. The idle timeouts then start again.
+func (m *Manager) KeepInUse(scope record.Scope) (release func()) {
+	change := func(by int) {
+		m.mu.Lock()
+		if m.inUse[scope] += by; m.inUse[scope] == 0 {
+			delete(m.inUse, scope)
+		}
+		m.mu.Unlock()
+		for _, s := range m.InScope(scope) { // the reaper may be checking them
+			s.control.Touch()
+		}
+	}
+	change(1)
+	return sync.OnceFunc(func() { change(-1) })
+}
+
+// isInUse reports whether a caller of KeepInUse uses a scope.
+func (m *Manager) isInUse(scope record.Scope) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.inUse[scope] > 0
+}
+
 // reapSession closes s if it is idle. A sandbox with a running process is not idle. If the guest does not answer, the
 // next round tries again.
 func (m *Manager) reapSession(ctx context.Context, s *Session) {
+	if m.isInUse(s.key.Scope()) {
+		s.control.Touch()
+		m.touch(ctx, s)
+		return
+	}
 	elsewhere := s.UsedElsewhere(ctx)
 	used, idle := s.idleFor(m.now())
 	if elsewhere || !idle {

@@ -85,15 +85,42 @@ func TestIdleSessionsAreReaped(t *testing.T) {
 	}
 	clock.add(240 * time.Hour)
 	m.Reap(t.Context())
+	if gone, err := m.Gone(t.Context(), used.Key().Scope()); err != nil || len(gone) != 2 {
+		t.Errorf("gone are %v, %v, want idle and used", gone, err)
+	}
 	if e.count() != 1 || never.Info().State != session.StateReady {
 		t.Errorf("%d sandboxes, the one without idle timeout is %s", e.count(), never.Info().State)
 	}
 	// Closed ids are remembered for a while and then deleted.
-	clock.add(2 * session.RememberFor)
+	clock.add(31 * 24 * time.Hour)
 	m.Reap(t.Context())
 	if recs, err := store.List(t.Context(), record.Closed); err != nil || len(recs) != 0 {
 		t.Errorf("%d closed records, %v", len(recs), err)
 	}
+}
+
+// TestKeepInUse verifies that the sandboxes of a scope have no idle timeout until the last caller releases the scope.
+func TestKeepInUse(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m, clock := newTimed(t, e, &session.Options{ReapEvery: -1, IdleTimeout: 10 * time.Minute})
+	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
+	mustOpen(t, m, session.WorkflowKey("run_2", "default"))
+	clock.add(9 * time.Minute)
+	release, other := m.KeepInUse(s.Key().Scope()), m.KeepInUse(s.Key().Scope())
+	mustOpen(t, m, session.WorkflowKey("run_1", "later"))
+	for _, then := range []func(){func() {}, release, release, other} {
+		clock.add(time.Hour)
+		m.Reap(t.Context())
+		e.holds(t, 2)
+		then()
+	}
+	clock.add(9 * time.Minute)
+	m.Reap(t.Context())
+	e.holds(t, 2)
+	clock.add(2 * time.Minute)
+	m.Reap(t.Context())
+	e.holds(t, 0)
 }
 
 // TestBusySessionsAreNotReaped verifies that running work of every kind prevents the idle timeout.

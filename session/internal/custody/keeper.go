@@ -83,7 +83,15 @@ func (k *Keeper) save(ctx context.Context, rec record.Record, again bool) (overt
 // SaveClosed updates the record of a removed sandbox.
 func (k *Keeper) SaveClosed(rec record.Record) {
 	rec.State, rec.Expires = record.Closed, k.Now().Add(Lifetimes.Remembered)
+	if missed(rec) {
+		rec.Expires = k.Now().Add(Lifetimes.Missed)
+	}
 	k.Save(rec)
+}
+
+// missed reports whether Gone must report a removed sandbox when its run is resumed.
+func missed(rec record.Record) bool {
+	return !rec.Ended && rec.Key.Namespace == record.NamespaceWorkflow && rec.EngineID != ""
 }
 
 // SaveAgain retries the unwritten records, at most for StoreTimeout. It stops if the store refuses one because of the

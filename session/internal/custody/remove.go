@@ -18,7 +18,6 @@ import (
 func (k *Keeper) Delete(ctx context.Context, rec record.Record) error {
 	ready := rec.State == record.Ready
 	rec.KeepWorkspace = false // the key will have no next sandbox
-	missed := !rec.Ended && rec.Key.Namespace == record.NamespaceWorkflow && rec.EngineID != ""
 	if rec.State.Live() {
 		rec.Expires = k.Now()
 	}
@@ -31,14 +30,13 @@ func (k *Keeper) Delete(ctx context.Context, rec record.Record) error {
 	there, err := k.removeAll(ctx, rec)
 	rec.Owner = k.NoOwner()
 	switch {
-	case err == nil && missed: // Gone must report it when the run is resumed
-		rec.State, rec.Expires = record.Closed, k.Now().Add(Lifetimes.Missed)
-	case err == nil && ready && !there: // if it reappears, it is found as a sandbox without a record
+	case err == nil && ready && !there && !missed(rec): // if it reappears, it is found as a sandbox without a record
 		return k.Store.Delete(ctx, rec.ID)
 	case err == nil:
-		rec.State, rec.Expires = record.Closed, k.Now().Add(Lifetimes.Remembered)
+		k.SaveClosed(rec)
+	default:
+		k.Save(rec)
 	}
-	k.Save(rec)
 	return err
 }
 
