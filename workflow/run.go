@@ -114,6 +114,9 @@ func (r *run) span(ctx context.Context) (context.Context, func()) {
 func (r *run) execute(ctx context.Context) (any, error) {
 	ctx, r.interrupt = context.WithCancelCause(ctx)
 	defer r.interrupt(nil)
+	if r.manager != nil {
+		defer r.manager.KeepInUse(r.scope().Scope())()
+	}
 	out, err := r.perform(ctx)
 	r.finalize(ctx, out, err)
 	if err := r.result.failure(); err != nil {

@@ -1,0 +1,100 @@
+package workflow_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/internal/checktest"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// saving is a backend whose snapshots contain no files.
+type saving struct {
+	*memory.Backend
+	mu    sync.Mutex
+	saved map[string][]backend.Snapshot
+}
+
+func (b *saving) Snapshot(_ context.Context, id, name string) (backend.Snapshot, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := backend.Snapshot{Name: name}
+	b.saved[id] = append(b.saved[id], s)
+	return s, nil
+}
+
+func (b *saving) Snapshots(_ context.Context, id string) ([]backend.Snapshot, backend.SnapshotMechanism, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.saved[id]), "", nil
+}
+
+func (b *saving) Rollback(context.Context, string, string) error { return nil }
+
+func (b *saving) RemoveSnapshot(_ context.Context, id, name string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.saved[id] = slices.DeleteFunc(b.saved[id], func(s backend.Snapshot) bool { return s.Name == name })
+	return nil
+}
+
+// processes run workflows on one engine, with one store and one journal.
+type processes struct {
+	*saving
+	opts session.Options
+	cutJournal
+	mu  sync.Mutex
+	ran []string // sandboxes of the commands, in order
+}
+
+func newProcesses(t *testing.T) *processes {
+	b, err := memory.New(nil)
+	checktest.Must(t, err)
+	p := &processes{saving: &saving{Backend: b, saved: map[string][]backend.Snapshot{}}}
+	p.opts = session.Options{Instance: "test", Store: record.NewMemoryStore()}
+	b.Script(func(c memory.Command) (memory.Answer, bool) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.ran = append(p.ran, c.Sandbox)
+		if c.Line() == "bad" {
+			return memory.Answer{ExitCode: 1}, true
+		}
+		return memory.Answer{}, true
+	})
+	return p
+}
+
+// start returns the engine of the next process, which dies after room journal entries. The caller must call end.
+func (p *processes) start(t *testing.T, room int, a agents) (e *workflow.Engine, m *session.Manager, end func()) {
+	t.Helper()
+	m, err := session.NewManager(p.saving, &p.opts)
+	checktest.Must(t, err)
+	p.room = room
+	end = func() { checktest.Must(t, m.Detach(context.Background())) }
+	return workflow.NewEngine(m, a, &workflow.Options{Journal: &p.cutJournal}), m, end
+}
+
+// TestSlowStep verifies that a run's sandbox outlives the idle timeout during a step that does not use it.
+func TestSlowStep(t *testing.T) {
+	t.Parallel()
+	p := newProcesses(t)
+	p.opts.IdleTimeout, p.opts.ReapEvery = 50*time.Millisecond, 10*time.Millisecond
+	e, _, end := p.start(t, -1, func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
+		time.Sleep(time.Second)
+		return workflow.AgentOutput{}, nil
+	})
+	defer end()
+	wf := parse(t, `
+sandbox: {image: a}
+steps: [{id: a, type: exec, command: x}, {id: b, type: agent, agent: slow}, {id: c, type: exec, command: x}]`)
+	if _, err := e.Run(t.Context(), wf, nil); err != nil || p.ran[0] != p.ran[1] {
+		t.Errorf("%v, the commands ran in %q", err, p.ran)
+	}
+}
