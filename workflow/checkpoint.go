@@ -34,18 +34,62 @@ func (ex *execution) checkpoint(ctx context.Context) (*Checkpoint, error) {
 		return nil, nil
 	}
 	c := &Checkpoint{Name: fmt.Sprintf("%s%s.%d", rules.Checkpoint, ex.id, ex.visit)}
-	for _, s := range r.manager.InScope(r.scope().Scope()) {
-		name := s.Key().Name
-		if rules.IsIsolated(name) { // only the step uses it, and the step is over
-			continue
+	names, err := r.sandboxes(ctx)
+	for _, name := range names {
+		if err == nil {
+			err = r.save(ctx, name, c.Name)
 		}
-		if err := keepSnapshot(ctx, s, c.Name); err != nil {
-			return nil, finalf(fallbackCode(ex.typ), err, "cannot create a checkpoint: %v", err)
-		}
-		c.Sandboxes = append(c.Sandboxes, name)
 	}
-	slices.Sort(c.Sandboxes)
+	if err != nil {
+		return nil, finalf(fallbackCode(ex.typ), err, "cannot create a checkpoint: %v", err)
+	}
+	slices.Sort(names)
+	c.Sandboxes = names
 	return c, nil
+}
+
+// save creates a snapshot of one of the run's sandboxes.
+func (r *run) save(ctx context.Context, name, snapshot string) error {
+	s, err := r.manager.Get(r.scope().Key(name))
+	if err != nil { // takeOver could not open it
+		s, err = r.reopen(ctx, name)
+	}
+	if err != nil {
+		return err
+	}
+	return keepSnapshot(ctx, s, snapshot)
+}
+
+// sandboxes returns the names of the run's existing sandboxes, even if this process has not opened them yet. It omits
+// isolated sandboxes, which are not needed after their steps.
+func (r *run) sandboxes(ctx context.Context) ([]string, error) {
+	list, err := r.manager.List(ctx)
+	var names []string
+	for _, info := range list {
+		ended := info.State == session.StateCreated || info.State == session.StateClosed
+		if info.Key.Scope() == r.scope().Scope() && !rules.IsIsolated(info.Key.Name) && !ended {
+			names = append(names, info.Key.Name)
+		}
+	}
+	return names, err
+}
+
+// takeOver opens the sandboxes of a resumed run, so that they are in use until the end of the run. If it cannot open
+// one, the first step using the sandbox fails.
+func (r *run) takeOver(ctx context.Context) {
+	if r.past == nil || r.manager == nil || r.opts.Within != nil {
+		return
+	}
+	names, err := r.sandboxes(ctx)
+	for _, name := range names {
+		if !slices.Contains(r.gone, r.scope().Key(name)) {
+			_, openErr := r.reopen(ctx, name)
+			err = errors.Join(err, openErr)
+		}
+	}
+	if err != nil {
+		r.opts.Logger.Warn("cannot open all sandboxes of a resumed run yet", "run", r.result.RunID, "error", err)
+	}
 }
 
 // keepSnapshot creates a snapshot. It replaces a snapshot with the same name from a dead process without a record of

@@ -2,6 +2,7 @@ package workflow_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -95,6 +96,41 @@ func TestSlowStep(t *testing.T) {
 sandbox: {image: a}
 steps: [{id: a, type: exec, command: x}, {id: b, type: agent, agent: slow}, {id: c, type: exec, command: x}]`)
 	if _, err := e.Run(t.Context(), wf, nil); err != nil || p.ran[0] != p.ran[1] {
+		t.Errorf("%v, the commands ran in %q", err, p.ran)
+	}
+}
+
+// TestCheckpointAfterResume verifies that a resumed run has the sandboxes of its replayed steps open, and that a
+// checkpoint contains them, so that going back does not remove them.
+func TestCheckpointAfterResume(t *testing.T) {
+	t.Parallel()
+	p := newProcesses(t)
+	wf := parse(t, `
+checkpoints: true
+sandbox: {image: a}
+steps: [{id: one, type: exec, command: x}, {id: two, type: agent, agent: y}, {id: three, type: exec, command: bad}]`)
+	first, _, end := p.start(t, 4, echo)
+	if _, err := first.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrInterrupted) {
+		t.Fatal(err)
+	}
+	end()
+	var m *session.Manager
+	open := 0
+	next, m, end := p.start(t, -1, func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
+		run, _ := session.RunFromContext(ctx)
+		open = len(m.InScope(run.Scope()))
+		return workflow.AgentOutput{}, nil
+	})
+	_, err := next.Resume(t.Context(), wf, p.entries(t))
+	var failed *workflow.Error
+	if !errors.As(err, &failed) || failed.Step != "three" || open != 1 {
+		t.Fatalf("%v, %d sandboxes were open during step two", err, open)
+	}
+	end()
+	last, _, end := p.start(t, -1, echo)
+	defer end()
+	_, err = last.ResumeFrom(t.Context(), wf, p.entries(t), "three")
+	if !errors.As(err, &failed) || failed.Step != "three" || len(p.ran) != 3 || p.ran[2] != p.ran[0] {
 		t.Errorf("%v, the commands ran in %q", err, p.ran)
 	}
 }

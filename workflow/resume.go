@@ -101,6 +101,11 @@ func (e *Engine) resumed(ctx context.Context, wf *Workflow, entries []Entry) (*r
 	if err != nil {
 		return nil, err
 	}
+	if r.manager != nil {
+		if r.gone, err = r.manager.Gone(ctx, r.scope().Scope()); err != nil {
+			return nil, err
+		}
+	}
 	if r.past.interrupted != nil {
 		r.base.OnAdopt = r.past.endCommands
 	}
