@@ -164,6 +164,9 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 	if ex.run.wf.agent == nil || ex.run.opts.Within == nil { // otherwise a coding agent starts a new conversation
 		spanCtx = hosttools.WithStep(spanCtx, ex.path, ex.visit)
 	}
+	if err := ex.checkFiles(); err != nil {
+		return res, err
+	}
 	return ex.perform(spanCtx)
 }
 
@@ -237,6 +240,7 @@ func (ex *execution) failedAttempt(ctx context.Context, attempt int, started tim
 	if err := ex.end(ctx, e, started, res); err != nil {
 		return err
 	}
+	ex.run.past.startOver(ex.path)
 	delay := ex.retry.wait(attempt)
 	retry := ex.event(Entry{Kind: EventStepRetry, Attempt: attempt + 1})
 	retry.Delay = delay
@@ -288,7 +292,8 @@ func (ex *execution) canRepeat(ctx context.Context, err error) bool {
 	switch {
 	case outage(err, handled):
 		return true
-	case handled || !errors.Is(err, backend.ErrLost) || ex.losses >= maxLosses || ex.run.manager == nil:
+	case handled || !errors.Is(err, backend.ErrLost) || ex.losses >= maxLosses || ex.run.manager == nil,
+		ex.run.lost(ex.session):
 		return false
 	}
 	gone, err := ex.run.manager.Gone(ctx, ex.run.scope().Scope())
@@ -322,7 +327,11 @@ func (ex *execution) end(ctx context.Context, e Entry, started time.Time, res re
 			return err
 		}
 	}
-	return ex.note(ctx, e, ev)
+	if err := ex.note(ctx, e, ev); err != nil {
+		return err
+	}
+	ex.closeInside(ctx)
+	return nil
 }
 
 // keep makes the outcome of the step visible to expressions.
@@ -422,6 +431,27 @@ func (ex *execution) agent() string {
 		return b.agent
 	}
 	return ""
+}
+
+// isCut reports whether an enclosing step ended ctx. Until the end of the enclosing step is recorded, a resumed run
+// repeats the ended steps and needs their sandboxes.
+func isCut(ctx context.Context) bool {
+	cause := context.Cause(ctx)
+	return errors.Is(cause, errStepTimeout) || errors.Is(cause, errSibling)
+}
+
+// closeInside closes the remaining isolated sandboxes of branches and items after the end of the attempt was recorded.
+func (ex *execution) closeInside(ctx context.Context) {
+	if isCut(ctx) {
+		return
+	}
+	ex.run.leftover.Range(func(name, place any) bool {
+		if isInside(place.(string), ex.path) {
+			ex.run.leftover.Delete(name)
+			ex.closeIsolated(ctx, name.(string))
+		}
+		return true
+	})
 }
 
 // closeIsolated closes a sandbox only this step used.

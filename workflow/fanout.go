@@ -91,7 +91,13 @@ func (ex *execution) branch(ctx context.Context, br branch, place string, extra 
 	ref.isolated = ref.isolated || ref.name == "" && ex.sandbox.isolated
 	name := ref.in(ex.session, ex.id, place, ex.visit)
 	if ref.isolated {
-		defer ex.closeIsolated(ctx, name)
+		defer func() {
+			if isCut(ctx) {
+				ex.run.leftover.Store(name, place)
+			} else {
+				ex.closeIsolated(ctx, name)
+			}
+		}()
 	}
 	out, _, err := ex.inBranch(ctx, br, place, name, extra)
 	return out, err

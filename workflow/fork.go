@@ -23,7 +23,7 @@ type attempts struct {
 	place   string // digest of the attempt's place; suffix of the snapshots' names
 	decided bool   // the winner was chosen before an interruption, so the items' sandboxes do not change
 
-	names []string // names of the items' sandboxes; empty for items without one
+	names []string // names of the items' sandboxes
 	keep  []bool   // whether the items' files may be kept
 }
 
@@ -48,12 +48,14 @@ func (ex *execution) newAttempts(ctx context.Context, n int) (*attempts, error) 
 }
 
 // begin creates the sandbox of an item.
-func (a *attempts) begin(ctx context.Context, i int, name string) error {
-	if a.decided {
+func (a *attempts) begin(ctx context.Context, i int, place, name string) error {
+	a.names[i] = name
+	r := a.ex.run
+	if a.decided || r.lost(name) && r.past.changed(place+"/") { // a lost item cannot continue or be kept
 		return nil
 	}
-	a.names[i] = name
-	_, _, err := a.origin.ForkAs(ctx, rules.ForkBase+a.place, a.ex.run.scope().Key(name))
+	r.leftover.Store(name, place) // until the end is recorded, a resumed run needs the files
+	_, _, err := a.origin.ForkAs(ctx, rules.ForkBase+a.place, r.scope().Key(name))
 	return err
 }
 
@@ -70,7 +72,7 @@ func (a *attempts) keepWinner(ctx context.Context, failed error) error {
 		}
 		winner, err := a.ex.run.manager.Get(a.ex.run.scope().Key(a.names[first]))
 		if err != nil {
-			return err
+			return fmt.Errorf("the files of item %d are lost: %w: %w", first, backend.ErrLost, err)
 		}
 		for _, s := range []*session.Session{winner, a.origin} { // an earlier process may have died here
 			if err := makeRoom(ctx, s, rules.ForkKept+a.place); err != nil {
@@ -83,13 +85,6 @@ func (a *attempts) keepWinner(ctx context.Context, failed error) error {
 		return failed
 	}
 	return &Error{Code: codeNoMatch, Message: "keep was false for all items"}
-}
-
-// end closes the items' sandboxes.
-func (a *attempts) end(ctx context.Context) {
-	for _, name := range slices.DeleteFunc(a.names, func(name string) bool { return name == "" }) {
-		a.ex.closeIsolated(ctx, name)
-	}
 }
 
 // dropForks removes the snapshots of a for_each after the end was recorded. Only an interrupted for_each needs them.
@@ -141,11 +136,10 @@ func (b *fanBody) runForks(ctx context.Context, ex *execution, items []any) (res
 	if err != nil {
 		return result{}, fmt.Errorf("cannot fork the sandbox: %w", err)
 	}
-	defer a.end(ctx)
 	outs, errs := ex.fanOut(ctx, len(items), b, func(ctx context.Context, i int) (any, error) {
 		place := fmt.Sprintf("%s[%d]", ex.place(), i)
 		name := sandboxRef{isolated: true}.in(ex.session, ex.id, ex.attempted(place, ex.attempts), ex.visit)
-		if err := a.begin(ctx, i, name); err != nil {
+		if err := a.begin(ctx, i, place, name); err != nil {
 			return nil, err
 		}
 		out, keep, err := ex.inBranch(ctx, b.branches[0], place, name, b.itemVars(items, i))

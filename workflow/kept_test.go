@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,11 +17,16 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// saving is a backend whose snapshots contain no files.
+// saving is a backend whose snapshots and forks contain no files.
 type saving struct {
 	*memory.Backend
 	mu    sync.Mutex
 	saved map[string][]backend.Snapshot
+}
+
+func (b *saving) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
+	spec.Fork = nil
+	return b.Backend.Create(ctx, spec)
 }
 
 func (b *saving) Snapshot(_ context.Context, id, name string) (backend.Snapshot, error) {
@@ -36,6 +42,8 @@ func (b *saving) Snapshots(_ context.Context, id string) ([]backend.Snapshot, ba
 	defer b.mu.Unlock()
 	return slices.Clone(b.saved[id]), "", nil
 }
+
+func (b *saving) CopySnapshot(context.Context, string, backend.ForkOf) error { return nil }
 
 func (b *saving) Rollback(context.Context, string, string) error { return nil }
 
@@ -80,6 +88,16 @@ func (p *processes) start(t *testing.T, room int, a agents) (e *workflow.Engine,
 	p.room = room
 	end = func() { checktest.Must(t, m.Detach(context.Background())) }
 	return workflow.NewEngine(m, a, &workflow.Options{Journal: &p.cutJournal}), m, end
+}
+
+// lose removes all sandboxes from the engine.
+func (p *processes) lose(t *testing.T) {
+	t.Helper()
+	list, err := p.List(t.Context(), backend.Filter{})
+	checktest.Must(t, err)
+	for _, info := range list {
+		checktest.Must(t, p.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true}))
+	}
 }
 
 // TestSlowStep verifies that a run's sandbox outlives the idle timeout during a step that does not use it.
@@ -132,5 +150,94 @@ steps: [{id: one, type: exec, command: x}, {id: two, type: agent, agent: y}, {id
 	_, err = last.ResumeFrom(t.Context(), wf, p.entries(t), "three")
 	if !errors.As(err, &failed) || failed.Step != "three" || len(p.ran) != 3 || p.ran[2] != p.ran[0] {
 		t.Errorf("%v, the commands ran in %q", err, p.ran)
+	}
+}
+
+// isolated returns a step whose steps share an isolated sandbox: a branch, or an item with a fork.
+func isolated(fork bool, settings, steps string) string {
+	if fork {
+		return "{id: p, type: for_each, items: [1], fork: true, keep: 'true'" + settings + ", steps: [" + steps + "]}"
+	}
+	return "{id: p, type: parallel" + settings + ", branches: [{id: x, sandbox: isolated, steps: [" + steps + "]}]}"
+}
+
+// TestResumedBranch verifies that a resumed branch whose isolated sandbox is lost does not continue in an empty one.
+// Another attempt and a branch without finished commands start with an empty sandbox.
+func TestResumedBranch(t *testing.T) {
+	t.Parallel()
+	const command = "{id: a, type: exec, command: x}"
+	for name, test := range map[string]struct {
+		fork             bool
+		settings, before string
+		ran              int
+		lost             bool
+	}{
+		"with a finished command":    {false, "", command, 1, true},
+		"another attempt":            {false, ", retry: {max_attempts: 2, backoff: 0s}", command, 3, false},
+		"without a finished command": {false, "", "{id: a, type: set, vars: {v: 1}}", 1, false},
+		"fork":                       {true, "", command, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newProcesses(t)
+			wf := parse(t, "sandbox: {image: a}\nsteps: ["+isolated(test.fork, test.settings,
+				test.before+", {id: open, type: agent, agent: open}, {id: b, type: exec, command: x}")+"]\n")
+			var m *session.Manager
+			open := func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
+				run, _ := session.RunFromContext(ctx)
+				_, _, err := m.Open(ctx, run.Key(session.SessionNameFromContext(ctx)), session.Request{Image: "a"})
+				return workflow.AgentOutput{}, err
+			}
+			first, m, end := p.start(t, 5, open)
+			if _, err := first.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrInterrupted) {
+				t.Fatal(err)
+			}
+			end()
+			p.lose(t)
+			next, m2, end := p.start(t, -1, open)
+			m = m2
+			defer end()
+			res, err := next.Resume(t.Context(), wf, p.entries(t))
+			lost := err != nil && strings.Contains(err.Error(), "the files of the isolated sandbox are lost")
+			if test.lost != lost || !lost && err != nil || len(p.ran) != test.ran {
+				t.Errorf("%+v, %v, the commands ran in %q", res, err, p.ran)
+			}
+			if n := len(p.ran); n == 3 && p.ran[1] != p.ran[2] {
+				t.Errorf("the second attempt ran in %q", p.ran[1:])
+			}
+		})
+	}
+}
+
+// TestTimeoutInBranch verifies that the isolated sandbox of a branch exists until the timeout of the enclosing step is
+// recorded, because a resumed run continues in it.
+func TestTimeoutInBranch(t *testing.T) {
+	t.Parallel()
+	for _, fork := range []bool{false, true} {
+		timeoutInBranch(t, fork)
+	}
+}
+
+func timeoutInBranch(t *testing.T, fork bool) {
+	t.Helper()
+	p := newProcesses(t)
+	wf := parse(t, "sandbox: {image: a}\nsteps: ["+isolated(fork, ", timeout: 2s", "{id: a, type: exec, command: x}, "+
+		"{id: b, type: agent, agent: y}, {id: c, type: exec, command: x}")+"]\n")
+	first, _, end := p.start(t, 6, func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
+		<-ctx.Done()
+		return workflow.AgentOutput{}, ctx.Err()
+	})
+	if _, err := first.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrInterrupted) {
+		t.Fatal(err)
+	}
+	end()
+	next, m, end := p.start(t, -1, echo)
+	defer end()
+	res, err := next.Resume(t.Context(), wf, p.entries(t))
+	if err != nil || len(p.ran) != 2 || p.ran[0] != p.ran[1] {
+		t.Fatalf("%+v, %v, the commands ran in %q", res, err, p.ran)
+	}
+	if n := left(t, m, res.RunID); n != 0 {
+		t.Errorf("%d sandboxes are left", n)
 	}
 }

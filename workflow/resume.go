@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
@@ -144,6 +145,7 @@ type past struct {
 	mu    sync.Mutex         // guards the fields below, because branches run concurrently
 	ended map[string][]Entry // last entry of each ended execution, by path
 	open  map[string]*visit  // unfinished execution, by path
+	used  map[string]bool    // paths of ended executions that may have changed files
 }
 
 // visit is an unfinished execution of a step.
@@ -175,7 +177,7 @@ func (v visit) kept() *transcript.Conversation {
 
 // readPast reads the journal of a run. If the entries cannot belong to one run, the error wraps ErrBadJournal.
 func readPast(entries []Entry) (*past, error) {
-	p := &past{run: entries[0].RunID, ended: map[string][]Entry{}, open: map[string]*visit{}}
+	p := &past{run: entries[0].RunID, ended: map[string][]Entry{}, open: map[string]*visit{}, used: map[string]bool{}}
 	for _, e := range entries {
 		if err := p.read(e); err != nil {
 			return nil, fmt.Errorf("entry %d, of step %s: %w: %w", e.Seq, clip(e.Path), err, ErrBadJournal)
@@ -231,6 +233,9 @@ func (p *past) read(e Entry) error {
 		if !e.Retry {
 			delete(p.open, e.Path)
 			p.ended[e.Path] = append(p.ended[e.Path], e)
+			if e.Status != StatusSkipped && e.Type != TypeSet && e.Type != TypeSwitch {
+				p.used[e.Path] = true
+			}
 		} else if v != nil {
 			*v = visit{failed: v.failed + 1}
 		} else {
@@ -295,12 +300,54 @@ func (v visit) repeats(id string, st sandbox.ExecStatus) bool {
 
 // forgetInside deletes the records of steps inside a parallel or for_each, from all executions.
 func (p *past) forgetInside(path string) {
-	inside := func(other string) bool {
-		rest, ok := strings.CutPrefix(other, path)
-		return ok && rest != "" && strings.Contains(".[#", rest[:1])
+	maps.DeleteFunc(p.ended, func(other string, _ []Entry) bool { return isInside(other, path) })
+	maps.DeleteFunc(p.open, func(other string, _ *visit) bool { return isInside(other, path) })
+	maps.DeleteFunc(p.used, func(other string, _ bool) bool { return isInside(other, path) })
+}
+
+// isInside reports whether a path or place belongs to a branch or item of the step with the specified path.
+func isInside(other, path string) bool {
+	rest, ok := strings.CutPrefix(other, path)
+	return ok && rest != "" && strings.Contains(".[#", rest[:1])
+}
+
+// startOver forgets the steps inside a failed attempt, because the next attempt repeats them.
+func (p *past) startOver(path string) {
+	if p != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.forgetInside(path)
 	}
-	maps.DeleteFunc(p.ended, func(other string, _ []Entry) bool { return inside(other) })
-	maps.DeleteFunc(p.open, func(other string, _ *visit) bool { return inside(other) })
+}
+
+// changed reports whether an ended step with this prefix of the path may have changed files.
+func (p *past) changed(prefix string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for path := range p.used {
+		if strings.HasPrefix(path, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// lost reports whether an isolated sandbox was lost before the run was resumed. For other sandboxes, the caller of
+// Resume decides whether the run continues.
+func (r *run) lost(name string) bool {
+	return rules.IsIsolated(name) && slices.Contains(r.gone, r.scope().Key(name))
+}
+
+// checkFiles returns an error if the step would continue in an empty sandbox instead of a lost one with the files of
+// earlier steps or of the agent's conversation.
+func (ex *execution) checkFiles() error {
+	if ex.typ != TypeExec && ex.typ != TypeAgent || !ex.run.lost(ex.session) {
+		return nil
+	}
+	if ex.past != nil || ex.session == ex.scope.session && ex.run.past.changed(ex.scope.files) {
+		return fmt.Errorf("the files of the isolated sandbox are lost: %w", backend.ErrLost)
+	}
+	return nil
 }
 
 // take returns the end of the next execution of a step, if it ended. A new run has no past.

@@ -62,6 +62,7 @@ type run struct {
 	interrupt     context.CancelCauseFunc // ends the run so it can be resumed
 	past          *past                   // for an interrupted run; nil for a new run
 	gone          []session.Key           // sandboxes lost before the run was resumed
+	leftover      sync.Map                // places of ended branches, by the name of their isolated sandbox
 	trace         string                  // traceparent of the run's span
 	checkpoint    *Checkpoint             // checkpoint to go back to, or nil
 	behind        int64                   // number of the last entry before the checkpoint

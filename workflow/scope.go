@@ -19,6 +19,7 @@ type scope struct {
 	run     *run
 	path    string         // prefix of its steps' paths: "", "each[3]/", "checks.lint/"
 	session string         // name of the sandbox the steps share
+	files   string         // prefix of the paths of all steps that share it, if it is isolated
 	steps   map[string]any // value of `steps` in expressions; entries are replaced, never modified
 	vars    map[string]any
 	extra   map[string]any // item and index
@@ -48,6 +49,9 @@ func (sc *scope) child(seq *sequence, path, session string, extra map[string]any
 	c := &scope{run: sc.run, path: path, session: session, steps: maps.Clone(sc.steps), vars: maps.Clone(sc.vars),
 		extra: maps.Clone(sc.extra)}
 	maps.Copy(c.extra, extra)
+	if c.files = sc.files; session != sc.session {
+		c.files = path
+	}
 	c.enter(seq)
 	return c
 }

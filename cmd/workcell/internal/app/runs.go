@@ -314,8 +314,8 @@ func scopeOf(runID string) record.Scope {
 // errFilesGone is wrapped in the error of checkSandboxes if the run cannot be resumed in the previous state.
 var errFilesGone = errors.New("are gone")
 
-// checkSandboxes checks whether the run's sandboxes still contain the work of the steps. The sandboxes of isolated
-// steps were closed with their steps.
+// checkSandboxes checks whether the run's sandboxes still contain the work of the steps. If an isolated sandbox is
+// gone, the engine makes a step continuing in it fail.
 func checkSandboxes(ctx context.Context, m *Manager, runID string) error {
 	gone, err := m.Gone(ctx, scopeOf(runID))
 	if err != nil {
