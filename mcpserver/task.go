@@ -340,7 +340,7 @@ func (s *Server) reopened(ctx context.Context, one *session.Session) (*session.S
 
 // kept reports whether the files of all sandboxes of a scope are kept, including those of dead sandboxes.
 func (s *Server) kept(ctx context.Context, scope record.Scope) bool {
-	gone, err := s.manager.Gone(ctx, scope)
+	gone, _, err := s.manager.Gone(ctx, scope)
 	return err == nil && len(gone) == 0
 }
 

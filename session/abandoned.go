@@ -56,12 +56,12 @@ func (m *Manager) endUnowned(ctx context.Context, rec record.Record, event owner
 
 // Gone returns the keys of a scope whose sandbox was lost, expired, or was removed by another process. Opening such a
 // key creates an empty sandbox. Gone omits keys with a newer sandbox, keys whose sandbox was closed by the owner, and
-// sandboxes whose record the store has deleted since. Calling Gone counts as a use of the existing sandboxes, to keep
-// them until they are opened.
-func (m *Manager) Gone(ctx context.Context, scope record.Scope) ([]Key, error) {
+// sandboxes whose record the store has deleted since. there are the keys of the existing sandboxes. Calling Gone counts
+// as a use of them, to keep them until they are opened. If nothing is recorded, Gone does not query the engine.
+func (m *Manager) Gone(ctx context.Context, scope record.Scope) (gone, there []Key, err error) {
 	recs, err := m.store.List(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	last := map[Key]record.Record{} // the latest record of each key; List returns them in order of creation
 	for _, rec := range recs {
@@ -70,41 +70,44 @@ func (m *Manager) Gone(ctx context.Context, scope record.Scope) ([]Key, error) {
 			last[rec.Key] = rec
 		}
 	}
-	var gone []Key
 	for key, rec := range last {
 		if rec.Ended {
 			continue
 		}
-		there := rec.State == record.Ready
+		exists := rec.State == record.Ready
 		now := m.now()
 		until := now.Add(max(rec.Idle, DefaultReapEvery))
-		if there && !rec.Expires.IsZero() && rec.Expires.Before(until) {
+		if exists && !rec.Expires.IsZero() && rec.Expires.Before(until) {
 			err := m.store.Touch(ctx, rec.ID, now, until)
-			if there = !errors.Is(err, backend.ErrNotFound); there && err != nil {
-				return nil, err
+			if exists = !errors.Is(err, backend.ErrNotFound); exists && err != nil {
+				return nil, nil, err
 			}
 		}
-		if there {
+		if exists {
 			engine, _, err := m.keeper.Find(ctx, rec.ID)
 			switch {
 			case err == nil && engine.State == backend.StateStopped:
-				there = m.keeper.KeepsFiles(engine.Limits, engine.Workspace)
+				exists = m.keeper.KeepsFiles(engine.Limits, engine.Workspace)
 			case errors.Is(err, backend.ErrNotFound):
-				there = false
+				exists = false
 				if rec, err = m.store.Get(ctx, rec.ID); err == nil && rec.WorkspaceOnly() { // the files may have just been kept
-					there, _, err = m.keeper.LookForWorkspace(ctx, rec.ID)
+					exists, _, err = m.keeper.LookForWorkspace(ctx, rec.ID)
 				}
 			}
 			if err != nil && !errors.Is(err, backend.ErrNotFound) {
-				return nil, sandbox.WrapError("Gone", m.driver, "", err)
+				return nil, nil, sandbox.WrapError("Gone", m.driver, "", err)
 			}
 		}
-		if !there {
+		if exists {
+			there = append(there, key)
+		} else {
 			gone = append(gone, key)
 		}
 	}
-	slices.SortFunc(gone, func(a, b Key) int { return strings.Compare(a.Name, b.Name) })
-	return gone, nil
+	for _, list := range [][]Key{gone, there} {
+		slices.SortFunc(list, func(a, b Key) int { return strings.Compare(a.Name, b.Name) })
+	}
+	return gone, there, nil
 }
 
 // Abandoned implements admin.Abandoned.

@@ -188,6 +188,9 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 		if owed = err != nil; owed { // the reaper tries again
 			return err
 		}
+		if !s.settled.Load() { // no caller received it, so it does not hide the loss of an earlier sandbox from Gone
+			rec.EngineID = ""
+		}
 		m.keeper.SaveClosed(rec)
 		m.countRemoved(ctx, s.removalReason(why))
 	}

@@ -63,7 +63,7 @@ func TestInterrupted(t *testing.T) {
 				m.Reap(t.Context())
 				return e.count() == 0 && !e.hasFiles(t, s.ID())
 			})
-			if gone, err := m.Gone(t.Context(), runKey.Scope()); err != nil || !slices.Equal(gone, []session.Key{runKey}) {
+			if gone, _, err := m.Gone(t.Context(), runKey.Scope()); err != nil || !slices.Equal(gone, []session.Key{runKey}) {
 				t.Errorf("Gone = %v, %v", gone, err)
 			}
 			opensAnother(t, m, runKey, testImage(), s.ID())

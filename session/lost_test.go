@@ -175,7 +175,7 @@ func TestExpiredIsMissed(t *testing.T) {
 	}
 	clock.add(29 * 24 * time.Hour)
 	m.Reap(t.Context())
-	if gone, err := m.Gone(t.Context(), runKey.Scope()); err != nil || len(gone) != 1 {
+	if gone, _, err := m.Gone(t.Context(), runKey.Scope()); err != nil || len(gone) != 1 {
 		t.Errorf("gone are %v, %v", gone, err)
 	}
 }
@@ -211,7 +211,7 @@ func TestLostRun(t *testing.T) {
 						m.Reap(t.Context())
 					}
 					before := recordOf(t, opts.Store, s.ID()).Expires
-					if gone, err := m.Gone(t.Context(), key.Scope()); err != nil || len(gone) > 0 {
+					if gone, _, err := m.Gone(t.Context(), key.Scope()); err != nil || len(gone) > 0 {
 						t.Errorf("Gone = %v, %v", gone, err)
 					}
 					if after := recordOf(t, opts.Store, s.ID()).Expires; after.Before(before) {
@@ -254,7 +254,7 @@ func TestLostIsMissed(t *testing.T) {
 			for _, later := range []time.Duration{0, time.Hour, 10 * 24 * time.Hour, 15 * 24 * time.Hour} {
 				clock.add(later)
 				m.Reap(t.Context())
-				gone, err := m.Gone(t.Context(), key.Scope())
+				gone, _, err := m.Gone(t.Context(), key.Scope())
 				if err != nil || len(gone) != 1 {
 					t.Errorf("%v later: gone are %v, %v", later, gone, err)
 				}
@@ -265,7 +265,7 @@ func TestLostIsMissed(t *testing.T) {
 			}
 			clock.add(6 * 24 * time.Hour)
 			m.Reap(t.Context())
-			if gone, err := m.Gone(t.Context(), key.Scope()); err != nil || len(gone) != 0 {
+			if gone, _, err := m.Gone(t.Context(), key.Scope()); err != nil || len(gone) != 0 {
 				t.Errorf("after a month gone are %v, %v", gone, err)
 			}
 		})

@@ -85,7 +85,7 @@ func TestIdleSessionsAreReaped(t *testing.T) {
 	}
 	clock.add(240 * time.Hour)
 	m.Reap(t.Context())
-	if gone, err := m.Gone(t.Context(), used.Key().Scope()); err != nil || len(gone) != 2 {
+	if gone, _, err := m.Gone(t.Context(), used.Key().Scope()); err != nil || len(gone) != 2 {
 		t.Errorf("gone are %v, %v, want idle and used", gone, err)
 	}
 	if e.count() != 1 || never.Info().State != session.StateReady {

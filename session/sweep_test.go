@@ -325,12 +325,12 @@ func TestDeliberateEndIsNoLoss(t *testing.T) {
 	m, clock := newTimed(t, e, opts)
 	closed, idle := mustOpen(t, m, session.WorkflowKey("run_1", "closed")), mustOpen(t, m, session.WorkflowKey("run_1", "idle"))
 	must(t, m.CloseSession(t.Context(), closed.Key(), session.CloseOptions{}))
-	if gone, err := m.Gone(t.Context(), closed.Key().Scope()); len(gone) != 0 || err != nil {
+	if gone, _, err := m.Gone(t.Context(), closed.Key().Scope()); len(gone) != 0 || err != nil {
 		t.Errorf("Gone = %v, %v", gone, err)
 	}
 	clock.add(365 * 24 * time.Hour)
 	m.Reap(t.Context())
-	if gone, err := m.Gone(t.Context(), closed.Key().Scope()); !slices.Contains(gone, idle.Key()) || slices.Contains(gone, closed.Key()) || err != nil {
+	if gone, _, err := m.Gone(t.Context(), closed.Key().Scope()); !slices.Contains(gone, idle.Key()) || slices.Contains(gone, closed.Key()) || err != nil {
 		t.Errorf("after an idle year Gone = %v, %v", gone, err)
 	}
 }
@@ -351,7 +351,7 @@ func TestRemoveScope(t *testing.T) {
 	e.remove(b.Info().EngineID)
 	must(t, opts.Store.Insert(t.Context(), record.Record{ID: "sbx_" + record.NewID(), Key: session.WorkflowKey("run_1", "never"),
 		Engine: e.Name(), State: record.Closed})) // the process died before the sandbox existed
-	gone, err := m.Gone(t.Context(), a.Key().Scope())
+	gone, _, err := m.Gone(t.Context(), a.Key().Scope())
 	if diff := cmp.Diff([]session.Key{b.Key()}, gone); diff != "" || err != nil {
 		t.Errorf("Gone (-want +got):\n%s%v", diff, err)
 	}
@@ -361,7 +361,7 @@ func TestRemoveScope(t *testing.T) {
 		t.Errorf("RemoveScope = %v, %v, want %s, %s and %s; %d sandboxes remain", removed, err, a.ID(), b.ID(), unrecorded.ID, e.count())
 	}
 	output(t, mine, "true")
-	if gone, err := m.Gone(t.Context(), a.Key().Scope()); len(gone) != 3 || err != nil {
+	if gone, _, err := m.Gone(t.Context(), a.Key().Scope()); len(gone) != 3 || err != nil {
 		t.Errorf("Gone = %v, %v", gone, err)
 	}
 }

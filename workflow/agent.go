@@ -63,16 +63,22 @@ func (r *run) sharedSandbox(s *step) (session.Request, string) {
 	if !ok {
 		return session.Request{}, ""
 	}
-	file := b.file
-	if agents, ok := r.agents.(Agents); ok && file == nil {
-		file, _ = agents.File(b.agent) // the workflow was loaded without files of agents
-	}
+	file := r.file(b)
 	name, shares := s.location.of(file)
 	if !shares {
 		return session.Request{}, ""
 	}
 	req, _ := tools.RequestOver(*file.Sandbox, session.Request{})
 	return req, name
+}
+
+// file returns the file of a step's agent. If it is unknown, file returns nil.
+func (r *run) file(b *agentBody) *frontmatter.Document {
+	file := b.file
+	if agents, ok := r.agents.(Agents); ok && file == nil {
+		file, _ = agents.File(b.agent) // the workflow was loaded without files of agents
+	}
+	return file
 }
 
 // ForAgent returns a workflow with one step running an agent. The workflow's ID is the agent's name, which the

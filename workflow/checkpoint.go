@@ -7,9 +7,7 @@ import (
 	"slices"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/rules"
-	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -34,62 +32,18 @@ func (ex *execution) checkpoint(ctx context.Context) (*Checkpoint, error) {
 		return nil, nil
 	}
 	c := &Checkpoint{Name: fmt.Sprintf("%s%s.%d", rules.Checkpoint, ex.id, ex.visit)}
-	names, err := r.sandboxes(ctx)
-	for _, name := range names {
-		if err == nil {
-			err = r.save(ctx, name, c.Name)
+	for _, s := range r.manager.InScope(r.scope().Scope()) {
+		name := s.Key().Name
+		if rules.IsIsolated(name) { // only the step uses it, and the step is over
+			continue
 		}
+		if err := keepSnapshot(ctx, s, c.Name); err != nil {
+			return nil, finalf(fallbackCode(ex.typ), err, "cannot create a checkpoint: %v", err)
+		}
+		c.Sandboxes = append(c.Sandboxes, name)
 	}
-	if err != nil {
-		return nil, finalf(fallbackCode(ex.typ), err, "cannot create a checkpoint: %v", err)
-	}
-	slices.Sort(names)
-	c.Sandboxes = names
+	slices.Sort(c.Sandboxes)
 	return c, nil
-}
-
-// save creates a snapshot of one of the run's sandboxes.
-func (r *run) save(ctx context.Context, name, snapshot string) error {
-	s, err := r.manager.Get(r.scope().Key(name))
-	if err != nil { // takeOver could not open it
-		s, err = r.reopen(ctx, name)
-	}
-	if err != nil {
-		return err
-	}
-	return keepSnapshot(ctx, s, snapshot)
-}
-
-// sandboxes returns the names of the run's existing sandboxes, even if this process has not opened them yet. It omits
-// isolated sandboxes, which are not needed after their steps.
-func (r *run) sandboxes(ctx context.Context) ([]string, error) {
-	list, err := r.manager.List(ctx)
-	var names []string
-	for _, info := range list {
-		ended := info.State == session.StateCreated || info.State == session.StateClosed
-		if info.Key.Scope() == r.scope().Scope() && !rules.IsIsolated(info.Key.Name) && !ended {
-			names = append(names, info.Key.Name)
-		}
-	}
-	return names, err
-}
-
-// takeOver opens the sandboxes of a resumed run, so that they are in use until the end of the run. If it cannot open
-// one, the first step using the sandbox fails.
-func (r *run) takeOver(ctx context.Context) {
-	if r.past == nil || r.manager == nil || r.opts.Within != nil {
-		return
-	}
-	names, err := r.sandboxes(ctx)
-	for _, name := range names {
-		if !slices.Contains(r.gone, r.scope().Key(name)) {
-			_, openErr := r.reopen(ctx, name)
-			err = errors.Join(err, openErr)
-		}
-	}
-	if err != nil {
-		r.opts.Logger.Warn("cannot open all sandboxes of a resumed run yet", "run", r.result.RunID, "error", err)
-	}
 }
 
 // keepSnapshot creates a snapshot. It replaces a snapshot with the same name from a dead process without a record of
@@ -216,7 +170,7 @@ func (r *run) restorable(ctx context.Context) error {
 		return nil
 	}
 	for _, name := range r.checkpoint.Sandboxes {
-		s, err := r.reopen(ctx, name)
+		s, err := r.reopen(ctx, name, named(name))
 		if err == nil {
 			var list []backend.Snapshot
 			list, _, err = s.Snapshots(ctx)
@@ -260,21 +214,17 @@ func (r *run) restore(ctx context.Context) error {
 }
 
 // reopen opens an existing sandbox of the run.
-func (r *run) reopen(ctx context.Context, name string) (*session.Session, error) {
-	req := r.base
-	req.Prepare = nil
-	if req.Image == "" { // if the sandbox is gone, Open creates it, which is an error below
-		wish.DefaultImage(&req, frontmatter.RuntimeBash)
+func (r *run) reopen(ctx context.Context, name string, at location) (*session.Session, error) {
+	req := r.sandboxRequest(at)
+	req.Prepare = func(context.Context, *session.Session) error { // it is called only for a new sandbox
+		return fmt.Errorf("its files are lost: %w", backend.ErrLost)
 	}
-	s, created, err := r.openAsIs(ctx, r.scope().Key(name), req)
-	if err == nil && created {
-		return nil, errors.Join(fmt.Errorf("its files are lost: %w", backend.ErrLost), s.Close(ctx))
-	}
+	s, _, err := r.openAsIs(ctx, r.scope().Key(name), req)
 	return s, err
 }
 
 func (r *run) restoreSandbox(ctx context.Context, name string) error {
-	s, err := r.reopen(ctx, name)
+	s, err := r.reopen(ctx, name, named(name))
 	if err != nil {
 		return err
 	}

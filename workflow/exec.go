@@ -129,7 +129,7 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 		if s.Info().State != session.StateLost {
 			return s, nil
 		}
-		gone, err := r.manager.Gone(ctx, r.scope().Scope())
+		gone, _, err := r.manager.Gone(ctx, r.scope().Scope())
 		if err != nil || slices.Contains(gone, key) {
 			return s, err // calls fail; an empty replacement would hide the loss
 		}

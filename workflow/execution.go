@@ -84,6 +84,7 @@ func (r *run) step(ctx context.Context, sc *scope, s *step) (int, error) {
 	if s.sandbox.isolated {
 		defer ex.closeIsolated(ctx, ex.session)
 	}
+	defer ex.closeInside(ctx) // if the end cannot be recorded
 	for attempt := before.failed + 1; ; attempt++ {
 		started := time.Now()
 		res, err := ex.attempt(ctx, attempt, before.of(attempt))
@@ -136,11 +137,16 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit),
 		"attempts": int64(attempt)})
 	ex.attempts, ex.losses, ex.past, ex.used = attempt, len(before.starts), before.kept(), AgentOutput{}
+	lost := before.conversation.Lost()
+	empty, adoptErr := ex.adopt(ctx)
+	if empty && ex.past != nil {
+		ex.past, lost = nil, "the agent's sandbox is lost"
+	}
 	begin := Entry{Kind: EventStepStarted, Attempt: attempt, Status: StatusRunning, Repeats: before.running}
 	if ex.past != nil {
 		begin.Turns = ex.past.Turns()
 	}
-	if err := ex.note(ctx, begin, Event{Lost: before.conversation.Lost()}); err != nil {
+	if err := ex.note(ctx, begin, Event{Lost: lost}); err != nil {
 		return res, err
 	}
 	spanCtx, span := telemetry.StartWith(ctx, r.opts.TracerProvider, telemetry.SpanWorkflowStep,
@@ -164,8 +170,8 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 	if ex.run.wf.agent == nil || ex.run.opts.Within == nil { // otherwise a coding agent starts a new conversation
 		spanCtx = hosttools.WithStep(spanCtx, ex.path, ex.visit)
 	}
-	if err := ex.checkFiles(); err != nil {
-		return res, err
+	if adoptErr != nil {
+		return res, adoptErr
 	}
 	return ex.perform(spanCtx)
 }
@@ -292,11 +298,10 @@ func (ex *execution) canRepeat(ctx context.Context, err error) bool {
 	switch {
 	case outage(err, handled):
 		return true
-	case handled || !errors.Is(err, backend.ErrLost) || ex.losses >= maxLosses || ex.run.manager == nil,
-		ex.run.lost(ex.session):
+	case handled || !errors.Is(err, backend.ErrLost) || ex.losses >= maxLosses || ex.run.manager == nil:
 		return false
 	}
-	gone, err := ex.run.manager.Gone(ctx, ex.run.scope().Scope())
+	gone, _, err := ex.run.manager.Gone(ctx, ex.run.scope().Scope())
 	return err != nil || len(gone) == 0
 }
 
@@ -457,6 +462,7 @@ func (ex *execution) closeInside(ctx context.Context) {
 // closeIsolated closes a sandbox only this step used.
 func (ex *execution) closeIsolated(ctx context.Context, name string) {
 	r := ex.run
+	r.forgetFiles(name)
 	if r.manager == nil || r.base.Retention > 0 || interrupted(ctx) {
 		return
 	}

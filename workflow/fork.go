@@ -51,9 +51,11 @@ func (ex *execution) newAttempts(ctx context.Context, n int) (*attempts, error) 
 func (a *attempts) begin(ctx context.Context, i int, place, name string) error {
 	a.names[i] = name
 	r := a.ex.run
-	if a.decided || r.lost(name) && r.past.changed(place+"/") { // a lost item cannot continue or be kept
+	exists, known := r.files(name)
+	if a.decided || known && !exists && r.changed(place+"/", a.ex.location) { // a lost item cannot continue or be kept
 		return nil
 	}
+	r.forgetFiles(name)
 	r.leftover.Store(name, place) // until the end is recorded, a resumed run needs the files
 	_, _, err := a.origin.ForkAs(ctx, rules.ForkBase+a.place, r.scope().Key(name))
 	return err

@@ -74,7 +74,8 @@ func (r *run) collect(ctx context.Context) error {
 		return nil
 	}
 	box, err := r.sandbox(ctx)
-	if (box == nil && err == nil || errors.Is(err, backend.ErrLost)) && r.loadKept() {
+	shared := box != nil && box.Key().Name == record.DefaultName // otherwise an earlier process may have removed it
+	if (!shared && err == nil || errors.Is(err, backend.ErrLost)) && r.loadKept() {
 		return nil
 	}
 	if err != nil {
@@ -82,7 +83,7 @@ func (r *run) collect(ctx context.Context) error {
 	}
 	made, err := transfer.Collect(ctx, box, r.wf.outputs, r.workspace)
 	for n := 0; n < 3 && box != nil && errors.Is(err, backend.ErrLost); n++ { // the engine may still be stopping the sandbox
-		if box, err = r.reopen(ctx, box.Key().Name); err == nil {
+		if box, err = r.reopen(ctx, box.Key().Name, named(box.Key().Name)); err == nil {
 			made, err = transfer.Collect(ctx, box, r.wf.outputs, r.workspace)
 		}
 	}
@@ -146,7 +147,7 @@ func (r *run) sandbox(ctx context.Context) (*session.Session, error) {
 	if err != nil || !slices.ContainsFunc(list, has) {
 		return nil, err
 	}
-	return r.reopen(ctx, record.DefaultName)
+	return r.reopen(ctx, record.DefaultName, named(record.DefaultName))
 }
 
 // keepMade saves the outputs and the patch in Options.Results.

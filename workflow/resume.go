@@ -12,12 +12,16 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/interpreter"
 )
+
+// takeTogether is the maximum number of concurrently opened sandboxes of a resumed run.
+const takeTogether = 8
 
 // Errors of Resume.
 var (
@@ -102,11 +106,6 @@ func (e *Engine) resumed(ctx context.Context, wf *Workflow, entries []Entry) (*r
 	if err != nil {
 		return nil, err
 	}
-	if r.manager != nil {
-		if r.gone, err = r.manager.Gone(ctx, r.scope().Scope()); err != nil {
-			return nil, err
-		}
-	}
 	if r.past.interrupted != nil {
 		r.base.OnAdopt = r.past.endCommands
 	}
@@ -145,7 +144,8 @@ type past struct {
 	mu    sync.Mutex         // guards the fields below, because branches run concurrently
 	ended map[string][]Entry // last entry of each ended execution, by path
 	open  map[string]*visit  // unfinished execution, by path
-	used  map[string]bool    // paths of ended executions that may have changed files
+	used  map[string]string  // ids of the steps of ended executions, by path
+	files map[string]bool    // recorded sandboxes, by name: whether it exists or is lost
 }
 
 // visit is an unfinished execution of a step.
@@ -177,7 +177,7 @@ func (v visit) kept() *transcript.Conversation {
 
 // readPast reads the journal of a run. If the entries cannot belong to one run, the error wraps ErrBadJournal.
 func readPast(entries []Entry) (*past, error) {
-	p := &past{run: entries[0].RunID, ended: map[string][]Entry{}, open: map[string]*visit{}, used: map[string]bool{}}
+	p := &past{run: entries[0].RunID, ended: map[string][]Entry{}, open: map[string]*visit{}, used: map[string]string{}}
 	for _, e := range entries {
 		if err := p.read(e); err != nil {
 			return nil, fmt.Errorf("entry %d, of step %s: %w: %w", e.Seq, clip(e.Path), err, ErrBadJournal)
@@ -233,8 +233,8 @@ func (p *past) read(e Entry) error {
 		if !e.Retry {
 			delete(p.open, e.Path)
 			p.ended[e.Path] = append(p.ended[e.Path], e)
-			if e.Status != StatusSkipped && e.Type != TypeSet && e.Type != TypeSwitch {
-				p.used[e.Path] = true
+			if e.Status != StatusSkipped {
+				p.used[e.Path] = e.Step
 			}
 		} else if v != nil {
 			*v = visit{failed: v.failed + 1}
@@ -302,7 +302,7 @@ func (v visit) repeats(id string, st sandbox.ExecStatus) bool {
 func (p *past) forgetInside(path string) {
 	maps.DeleteFunc(p.ended, func(other string, _ []Entry) bool { return isInside(other, path) })
 	maps.DeleteFunc(p.open, func(other string, _ *visit) bool { return isInside(other, path) })
-	maps.DeleteFunc(p.used, func(other string, _ bool) bool { return isInside(other, path) })
+	maps.DeleteFunc(p.used, func(other, _ string) bool { return isInside(other, path) })
 }
 
 // isInside reports whether a path or place belongs to a branch or item of the step with the specified path.
@@ -320,34 +320,114 @@ func (p *past) startOver(path string) {
 	}
 }
 
-// changed reports whether an ended step with this prefix of the path may have changed files.
-func (p *past) changed(prefix string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for path := range p.used {
-		if strings.HasPrefix(path, prefix) {
+// takeOver opens the existing sandboxes of a resumed run, so that they are in use until the end of the run. Isolated
+// sandboxes are opened when their steps continue, and a caller's sandboxes when they are used. If takeOver fails, the
+// run is interrupted.
+func (r *run) takeOver(ctx context.Context) error {
+	if r.past == nil || r.manager == nil {
+		return nil
+	}
+	gone, there, err := r.manager.Gone(ctx, r.scope().Scope())
+	r.past.files = map[string]bool{}
+	for _, key := range gone {
+		r.past.files[key.Name] = false
+	}
+	for _, key := range there {
+		r.past.files[key.Name] = true
+	}
+	err = errors.Join(append(bound.Each(takeTogether, len(there), func(i int) error {
+		name := there[i].Name
+		if _, err := r.manager.Get(there[i]); err == nil || rules.IsIsolated(name) || r.opts.Within != nil {
+			return nil
+		}
+		_, err := r.reopen(ctx, name, named(name))
+		return err
+	}), err)...)
+	if err != nil && ctx.Err() == nil && r.opts.Journal != nil {
+		r.interrupt(fmt.Errorf("%w: cannot open the sandboxes of the run: %w", ErrInterrupted, err))
+	}
+	return err
+}
+
+// files reports whether an isolated sandbox with files of the run exists or is lost. If neither is known, the run has
+// opened or closed the sandbox since it was resumed, or never used it.
+func (r *run) files(name string) (exists, known bool) {
+	if r.past == nil || !rules.IsIsolated(name) {
+		return false, false
+	}
+	r.past.mu.Lock()
+	defer r.past.mu.Unlock()
+	exists, known = r.past.files[name]
+	return exists, known
+}
+
+// forgetFiles forgets a recorded sandbox, because the key is used for a new sandbox.
+func (r *run) forgetFiles(name string) {
+	if r.past != nil {
+		r.past.mu.Lock()
+		defer r.past.mu.Unlock()
+		delete(r.past.files, name)
+	}
+}
+
+// adopt opens the isolated sandbox of a resumed step if it exists. If the sandbox is lost with files that the step
+// needs, the error wraps backend.ErrLost. If it is lost without files of earlier steps, the step starts with an empty
+// sandbox, and adopt returns true.
+func (ex *execution) adopt(ctx context.Context) (empty bool, err error) {
+	r := ex.run
+	exists, known := r.files(ex.session)
+	if exists {
+		if _, err = r.reopen(ctx, ex.session, ex.location); !errors.Is(err, backend.ErrLost) {
+			if err == nil {
+				r.forgetFiles(ex.session)
+			}
+			return false, err
+		}
+	}
+	if !known || !r.uses(ex.step) {
+		return false, nil
+	}
+	if ex.session == ex.scope.session && r.changed(ex.scope.files, ex.location) {
+		return false, fmt.Errorf("the files of the isolated sandbox are lost: %w", backend.ErrLost)
+	}
+	ex.closeIsolated(ctx, ex.session) // if this process has it open
+	return true, nil
+}
+
+// changed reports whether an ended step may have changed the files of an isolated sandbox. prefix is the common prefix
+// of the paths of the steps that use the sandbox.
+func (r *run) changed(prefix string, at location) bool {
+	users := map[string]bool{}
+	for _, s := range r.wf.all {
+		users[s.id] = s.location.name == at.name && r.uses(s)
+	}
+	r.past.mu.Lock()
+	defer r.past.mu.Unlock()
+	for path, id := range r.past.used {
+		if users[id] && strings.HasPrefix(path, prefix) {
 			return true
 		}
 	}
 	return false
 }
 
-// lost reports whether an isolated sandbox was lost before the run was resumed. For other sandboxes, the caller of
-// Resume decides whether the run continues.
-func (r *run) lost(name string) bool {
-	return rules.IsIsolated(name) && slices.Contains(r.gone, r.scope().Key(name))
-}
-
-// checkFiles returns an error if the step would continue in an empty sandbox instead of a lost one with the files of
-// earlier steps or of the agent's conversation.
-func (ex *execution) checkFiles() error {
-	if ex.typ != TypeExec && ex.typ != TypeAgent || !ex.run.lost(ex.session) {
-		return nil
+// uses reports whether a step or a step inside it may use the sandbox of the step's location.
+func (r *run) uses(s *step) bool {
+	switch b := s.body.(type) {
+	case *execBody:
+		return true
+	case *agentBody:
+		file := r.file(b)
+		name, shares := s.location.of(file)
+		return file == nil || shares && name == s.location.name
+	case *fanBody:
+		return b.fork || slices.ContainsFunc(b.branches, func(br branch) bool {
+			return slices.ContainsFunc(br.steps.steps, func(inner *step) bool {
+				return inner.location.name == s.location.name && r.uses(inner)
+			})
+		})
 	}
-	if ex.past != nil || ex.session == ex.scope.session && ex.run.past.changed(ex.scope.files) {
-		return fmt.Errorf("the files of the isolated sandbox are lost: %w", backend.ErrLost)
-	}
-	return nil
+	return false
 }
 
 // take returns the end of the next execution of a step, if it ended. A new run has no past.

@@ -61,7 +61,6 @@ type run struct {
 	workspace     *transfer.Snapshot      // initial files of the run's sandboxes; nil without a workspace
 	interrupt     context.CancelCauseFunc // ends the run so it can be resumed
 	past          *past                   // for an interrupted run; nil for a new run
-	gone          []session.Key           // sandboxes lost before the run was resumed
 	leftover      sync.Map                // places of ended branches, by the name of their isolated sandbox
 	trace         string                  // traceparent of the run's span
 	checkpoint    *Checkpoint             // checkpoint to go back to, or nil
@@ -143,7 +142,9 @@ func (r *run) perform(ctx context.Context) (out any, err error) {
 		err = r.restore(ctx)
 	}
 	if err == nil {
-		r.takeOver(ctx)
+		err = r.takeOver(ctx)
+	}
+	if err == nil {
 		err = r.sequence(ctx, root, r.wf.steps)
 	}
 	if err != nil {

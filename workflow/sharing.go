@@ -31,7 +31,7 @@ type sharing struct {
 // open the sandbox. It compares only fields both agents set. A field an agent does not set matches every value.
 func (l *loader) checkSandboxes(wf *Workflow) {
 	users := sharing{agents: map[string][]sandboxUser{}, first: map[string]*step{}, unsure: wf.steps.start != 0}
-	users.collect(wf.steps, location{name: "sandbox " + record.DefaultName})
+	users.collect(wf.steps, named(record.DefaultName))
 	for _, sandbox := range sortedKeys(users.agents) {
 		list := users.agents[sandbox]
 	next:
@@ -112,13 +112,16 @@ type location struct {
 	isolated bool   // agents cannot use another sandbox
 }
 
+// named returns the location of the steps in a named sandbox.
+func named(name string) location { return location{"sandbox " + name, false} }
+
 // within returns the location of a step or branch in l.
 func (l location) within(own sandboxRef, part string) location {
 	switch {
 	case own.isolated:
 		return location{"isolated sandbox of " + part, true}
 	case own.name != "":
-		return location{"sandbox " + own.name, false}
+		return named(own.name)
 	}
 	return location{l.name, l.isolated || own.fork}
 }

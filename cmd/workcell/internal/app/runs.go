@@ -317,7 +317,7 @@ var errFilesGone = errors.New("are gone")
 // checkSandboxes checks whether the run's sandboxes still contain the work of the steps. If an isolated sandbox is
 // gone, the engine makes a step continuing in it fail.
 func checkSandboxes(ctx context.Context, m *Manager, runID string) error {
-	gone, err := m.Gone(ctx, scopeOf(runID))
+	gone, _, err := m.Gone(ctx, scopeOf(runID))
 	if err != nil {
 		return err
 	}
