@@ -318,7 +318,8 @@ func TestDeathWhileOpening(t *testing.T) {
 	}
 }
 
-// TestDeliberateEndIsNoLoss verifies that Gone omits a sandbox that its owner closed and reports an expired one.
+// TestDeliberateEndIsNoLoss verifies that Gone omits a sandbox that its owner closed and reports an expired one, even if
+// the creation of another one failed.
 func TestDeliberateEndIsNoLoss(t *testing.T) {
 	t.Parallel()
 	e, opts := newEngine(t), shared()
@@ -330,6 +331,11 @@ func TestDeliberateEndIsNoLoss(t *testing.T) {
 	}
 	clock.add(365 * 24 * time.Hour)
 	m.Reap(t.Context())
+	req := testImage()
+	req.Prepare = func(context.Context, *session.Session) error { return errDisk }
+	if _, _, err := m.Open(t.Context(), idle.Key(), req); !errors.Is(err, errDisk) {
+		t.Error(err)
+	}
 	if gone, _, err := m.Gone(t.Context(), closed.Key().Scope()); !slices.Contains(gone, idle.Key()) || slices.Contains(gone, closed.Key()) || err != nil {
 		t.Errorf("after an idle year Gone = %v, %v", gone, err)
 	}
@@ -351,8 +357,8 @@ func TestRemoveScope(t *testing.T) {
 	e.remove(b.Info().EngineID)
 	must(t, opts.Store.Insert(t.Context(), record.Record{ID: "sbx_" + record.NewID(), Key: session.WorkflowKey("run_1", "never"),
 		Engine: e.Name(), State: record.Closed})) // the process died before the sandbox existed
-	gone, _, err := m.Gone(t.Context(), a.Key().Scope())
-	if diff := cmp.Diff([]session.Key{b.Key()}, gone); diff != "" || err != nil {
+	gone, there, err := m.Gone(t.Context(), a.Key().Scope())
+	if diff := cmp.Diff([][]session.Key{{b.Key()}, {a.Key()}}, [][]session.Key{gone, there}); diff != "" || err != nil {
 		t.Errorf("Gone (-want +got):\n%s%v", diff, err)
 	}
 	unrecorded := plant(t, e, opts.Store, record.Record{Key: session.WorkflowKey("run_1", "third")})

@@ -3,15 +3,19 @@ package workflow_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/internal/checktest"
+	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
@@ -22,6 +26,14 @@ type saving struct {
 	*memory.Backend
 	mu    sync.Mutex
 	saved map[string][]backend.Snapshot
+	down  atomic.Bool // the engine does not answer
+}
+
+func (b *saving) List(ctx context.Context, f backend.Filter) ([]backend.Info, error) {
+	if b.down.Load() {
+		return nil, backend.ErrUnavailable
+	}
+	return b.Backend.List(ctx, f)
 }
 
 func (b *saving) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
@@ -61,6 +73,7 @@ type processes struct {
 	cutJournal
 	mu  sync.Mutex
 	ran []string // sandboxes of the commands, in order
+	env []string // environment of the latest command
 }
 
 func newProcesses(t *testing.T) *processes {
@@ -71,7 +84,7 @@ func newProcesses(t *testing.T) *processes {
 	b.Script(func(c memory.Command) (memory.Answer, bool) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.ran = append(p.ran, c.Sandbox)
+		p.ran, p.env = append(p.ran, c.Sandbox), c.Env
 		if c.Line() == "bad" {
 			return memory.Answer{ExitCode: 1}, true
 		}
@@ -166,6 +179,9 @@ func isolated(fork bool, settings, steps string) string {
 func TestResumedBranch(t *testing.T) {
 	t.Parallel()
 	const command = "{id: a, type: exec, command: x}"
+	const shared = "{id: a, type: exec, command: x, sandbox: other}"
+	const private = "{id: a, type: exec, command: x, sandbox: isolated}"
+	const fork = command + ", {id: f, type: for_each, items: [1], fork: true, steps: [{id: c, type: exec, command: x}]}"
 	for name, test := range map[string]struct {
 		fork             bool
 		settings, before string
@@ -175,7 +191,10 @@ func TestResumedBranch(t *testing.T) {
 		"with a finished command":    {false, "", command, 1, true},
 		"another attempt":            {false, ", retry: {max_attempts: 2, backoff: 0s}", command, 3, false},
 		"without a finished command": {false, "", "{id: a, type: set, vars: {v: 1}}", 1, false},
+		"in another sandbox":         {false, "", shared, 2, false},
+		"in a separate sandbox":      {false, "", private, 2, false},
 		"fork":                       {true, "", command, 1, true},
+		"fork in the branch":         {false, "", fork, 1, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -239,5 +258,154 @@ func timeoutInBranch(t *testing.T, fork bool) {
 	}
 	if n := left(t, m, res.RunID); n != 0 {
 		t.Errorf("%d sandboxes are left", n)
+	}
+}
+
+// TestResumedSandboxes verifies that a resumed run has an interrupted step's sandboxes open, also if the step does not
+// use them. A command gets the settings of the agent with the same sandbox.
+func TestResumedSandboxes(t *testing.T) {
+	t.Parallel()
+	const steps = "{id: a, type: exec, command: x}, {id: look, type: agent, agent: x}, {id: b, type: exec, command: x}"
+	for place, test := range map[string]struct {
+		src  string
+		room int
+	}{
+		"run":    {"steps: [" + steps + "]", 4},
+		"branch": {"steps: [" + isolated(false, "", steps) + "]", 5},
+		"fork":   {"sandbox: {image: a, env: {A: b}}\nsteps: [" + isolated(true, "", steps) + "]", 5},
+	} {
+		t.Run(place, func(t *testing.T) {
+			t.Parallel()
+			p := newProcesses(t)
+			wf := parse(t, test.src, "{mode: code, image: a, env: {A: b}}")
+			var m *session.Manager
+			open := 0
+			look := func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
+				run, _ := session.RunFromContext(ctx)
+				if _, err := m.Get(run.Key(session.SessionNameFromContext(ctx))); err == nil {
+					open++
+				}
+				return workflow.AgentOutput{}, nil
+			}
+			first, m1, end := p.start(t, test.room, look)
+			m = m1
+			if _, err := first.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrInterrupted) {
+				t.Fatal(err)
+			}
+			end()
+			next, m2, end := p.start(t, -1, look)
+			m = m2
+			defer end()
+			open = 0
+			_, err := next.Resume(t.Context(), wf, p.entries(t))
+			if err != nil || open != 1 || p.ran[0] != p.ran[1] || !slices.Contains(p.env, "A=b") {
+				t.Errorf("%v, %d sandboxes were open, the commands ran in %q, the last with %q", err, open, p.ran, p.env)
+			}
+		})
+	}
+}
+
+// TestEngineDown verifies that a run without sandboxes is resumed without the engine. A run with sandboxes is
+// interrupted again.
+func TestEngineDown(t *testing.T) {
+	t.Parallel()
+	for step, needs := range map[string]bool{"{id: a, type: exec, command: x}": true, "{id: a, type: agent, agent: y}": false} {
+		p := newProcesses(t)
+		wf := parse(t, "checkpoints: true\nsandbox: {image: a}\nsteps: ["+step+", {id: b, type: agent, agent: y}]\n")
+		first, _, end := p.start(t, 4, echo)
+		if _, err := first.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrInterrupted) {
+			t.Fatal(err)
+		}
+		end()
+		next, _, end := p.start(t, -1, echo)
+		p.down.Store(true)
+		res, err := next.Resume(t.Context(), wf, p.entries(t))
+		if res == nil || errors.Is(err, workflow.ErrInterrupted) != needs || !needs && err != nil {
+			t.Errorf("%s: %+v, %v", step, res, err)
+		}
+		p.down.Store(false)
+		end()
+	}
+}
+
+// TestLostConversation verifies that an interrupted agent starts over in an empty sandbox if its isolated sandbox is
+// lost, because the conversation refers to lost files.
+func TestLostConversation(t *testing.T) {
+	t.Parallel()
+	p := newProcesses(t)
+	wf := parse(t, "steps: [{id: a, type: agent, agent: y, sandbox: isolated}]")
+	talk := &talkers{calls: map[string]int{}, fails: map[string]int{}}
+	var m *session.Manager
+	agent := func(ctx context.Context, name string, in map[string]any) (workflow.AgentOutput, error) {
+		run, _ := session.RunFromContext(ctx)
+		_, _, err := m.Open(ctx, run.Key(session.SessionNameFromContext(ctx)), session.Request{Image: "a"})
+		checktest.Must(t, err)
+		return talk.RunAgent(ctx, name, in)
+	}
+	first, m1, end := p.start(t, 4, agent)
+	m = m1
+	if _, err := first.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrInterrupted) {
+		t.Fatal(err)
+	}
+	end()
+	p.lose(t)
+	next, m2, end := p.start(t, -1, agent)
+	m = m2
+	defer end()
+	before := len(p.entries(t))
+	res, err := next.Resume(t.Context(), wf, p.entries(t))
+	if again := p.entries(t)[before+1]; err != nil || again.Turns != 0 || !again.Repeats {
+		t.Errorf("%+v, %v, %+v", res, err, again)
+	}
+}
+
+// TestResultsAfterCleanup verifies that a resumed run uses its saved outputs if an earlier process has already removed
+// the sandbox with the outputs, even if another sandbox exists.
+func TestResultsAfterCleanup(t *testing.T) {
+	t.Parallel()
+	p := newProcesses(t)
+	wf := parse(t, `
+outputs: [f]
+sandbox: {image: a}
+steps: [{id: a, type: exec, command: x}, {id: b, type: exec, command: x, sandbox: b}]`)
+	first, m, end := p.start(t, 4, echo)
+	res, err := first.Run(t.Context(), wf, nil)
+	if !errors.Is(err, workflow.ErrInterrupted) {
+		t.Fatal(err)
+	}
+	checktest.Must(t, m.CloseSession(t.Context(), session.WorkflowKey(res.RunID, "default"), session.CloseOptions{}))
+	end()
+	results := t.TempDir()
+	made := runfiles.Made{Source: "w.yaml", Outputs: patch.Tree{"f": {Mode: 0o644, Content: []byte("x")}}}
+	checktest.Must(t, runfiles.Dir(results).Save(res.RunID, made))
+	_, m, end = p.start(t, -1, echo)
+	defer end()
+	next := workflow.NewEngine(m, agents(echo), &workflow.Options{Journal: &p.cutJournal, Results: results})
+	if res, err = next.Resume(t.Context(), wf, p.entries(t)); err != nil || string(res.Outputs["f"].Content) != "x" {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// TestForksAfterFailure verifies that forks in a caller's sandboxes are closed even if the end of the for_each cannot be
+// recorded, here because the run's data is too large.
+func TestForksAfterFailure(t *testing.T) {
+	t.Parallel()
+	p := newProcesses(t)
+	_, m, end := p.start(t, -1, echo)
+	defer end()
+	within := session.Run{Namespace: record.NamespaceWorkflow, ID: session.NewRunID()}
+	answer := func(_ context.Context, name string, _ map[string]any) (workflow.AgentOutput, error) {
+		size := map[string]int{"large": 4<<20 - 1024, "small": 4096}[name]
+		return workflow.AgentOutput{Text: strings.Repeat("x", size)}, nil
+	}
+	src := "sandbox: {image: a}\nsteps:\n"
+	for i := range 16 {
+		src += fmt.Sprintf("  - {id: s%d, type: agent, agent: large}\n", i)
+	}
+	wf := parse(t, src+"  - {id: f, type: for_each, items: [1, 2, 3, 4, 5, 6, 7, 8], fork: true, "+
+		"steps: [{id: a, type: agent, agent: small}]}\n")
+	_, err := workflow.NewEngine(m, agents(answer), &workflow.Options{Within: &within}).Run(t.Context(), wf, nil)
+	if n := len(m.InScope(within.Scope())); n != 1 || err == nil || !strings.Contains(err.Error(), "the run's data exceeds") {
+		t.Errorf("%d sandboxes are open: %v", n, err)
 	}
 }
