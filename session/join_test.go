@@ -293,3 +293,22 @@ func TestJoinDead(t *testing.T) {
 		}
 	}
 }
+
+// TestJoinKeepInUse verifies that the owner keeps a sandbox that another process keeps in use.
+func TestJoinKeepInUse(t *testing.T) {
+	t.Parallel()
+	e, opts, key := newEngine(t), joining(), replicaKey("default")
+	opts.IdleTimeout, opts.ReapEvery = 10*time.Minute, -1
+	first, clock := newTimed(t, e, opts)
+	second, later := newTimed(t, e, opts)
+	s := openKept(t, first, key, testImage())
+	reopen(t, second, key, testImage(), s.ID())
+	defer second.KeepInUse(key.Scope())()
+	for range 3 {
+		clock.add(9 * time.Minute)
+		later.add(9 * time.Minute)
+		second.Reap(t.Context())
+		first.Reap(t.Context())
+		e.holds(t, 1)
+	}
+}

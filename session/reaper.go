@@ -37,6 +37,9 @@ func (m *Manager) reap(ctx context.Context) {
 		m.touch(ctx, s)
 	}
 	for _, s := range m.sessions(func(s *Session) bool { return s.joined }) {
+		if m.isInUse(s.key.Scope()) {
+			s.control.Touch() // recordUse then tells the owner
+		}
 		_, idle := s.idleFor(m.now())
 		if over := idle || s.wasLost(); over && s.control.BeginClose(uncalled) {
 			_ = m.finishClose(ctx, s, owner.Ready, owner.Idle) // only closes an unused connection
@@ -50,7 +53,8 @@ func (m *Manager) reap(ctx context.Context) {
 }
 
 // KeepInUse keeps the open sandboxes of a scope in use until release is called, for example while a run executes. No
-// call has to be running in them. The idle timeouts then start again.
+// call has to be running in them. The idle timeouts then start again. Sandboxes of other processes are kept in use only
+// while they are joined.
 func (m *Manager) KeepInUse(scope record.Scope) (release func()) {
 	change := func(by int) {
 		m.mu.Lock()
