@@ -40,6 +40,10 @@ var (
 // leftover processes in the run's sandboxes, except commands whose results are recorded. The run keeps its id. It finds
 // the sandboxes if the manager still has them or can adopt them. The run's timeout starts again.
 //
+// Resume opens the run's existing sandboxes before the first step. If it cannot, the run is interrupted again. If an
+// isolated sandbox is lost with the files of earlier steps, the step that continues in it fails with backend.ErrLost.
+// Without earlier steps, an agent starts from the beginning.
+//
 // If the run cannot be resumed, the result is nil and the error wraps ErrFinished, ErrChanged, or ErrBadJournal. Two
 // processes must not resume one run concurrently: a journal with a check of Entry.Seq refuses the second process's
 // entries.

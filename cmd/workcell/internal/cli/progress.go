@@ -197,7 +197,7 @@ func (p *progress) Event(ev workflow.Event) {
 		case ev.Turns > 0:
 			p.Line("  %-26s interrupted, continues after turn %d", ev.Path, ev.Turns)
 		case ev.Lost != "":
-			p.Line("  %-26s restarts because its conversation was not saved: %s", ev.Path, ev.Lost)
+			p.Line("  %-26s restarts because its conversation cannot continue: %s", ev.Path, ev.Lost)
 		case ev.Repeats:
 			p.Line("  %-26s interrupted, restarts", ev.Path)
 		}
