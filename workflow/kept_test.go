@@ -309,7 +309,8 @@ func TestResumedSandboxes(t *testing.T) {
 // interrupted again.
 func TestEngineDown(t *testing.T) {
 	t.Parallel()
-	for step, needs := range map[string]bool{"{id: a, type: exec, command: x}": true, "{id: a, type: agent, agent: y}": false} {
+	const command, agent = "{id: a, type: exec, command: x}", "{id: a, type: agent, agent: y}"
+	for step, needs := range map[string]bool{command: true, agent: false} {
 		p := newProcesses(t)
 		wf := parse(t, "checkpoints: true\nsandbox: {image: a}\nsteps: ["+step+", {id: b, type: agent, agent: y}]\n")
 		first, _, end := p.start(t, 4, echo)
@@ -386,7 +387,7 @@ steps: [{id: a, type: exec, command: x}, {id: b, type: exec, command: x, sandbox
 	}
 }
 
-// TestForksAfterFailure verifies that forks in a caller's sandboxes are closed even if the end of the for_each cannot be
+// TestForksAfterFailure verifies that forks in a caller's scope are closed even if the end of the for_each cannot be
 // recorded, here because the run's data is too large.
 func TestForksAfterFailure(t *testing.T) {
 	t.Parallel()
@@ -405,7 +406,8 @@ func TestForksAfterFailure(t *testing.T) {
 	wf := parse(t, src+"  - {id: f, type: for_each, items: [1, 2, 3, 4, 5, 6, 7, 8], fork: true, "+
 		"steps: [{id: a, type: agent, agent: small}]}\n")
 	_, err := workflow.NewEngine(m, agents(answer), &workflow.Options{Within: &within}).Run(t.Context(), wf, nil)
-	if n := len(m.InScope(within.Scope())); n != 1 || err == nil || !strings.Contains(err.Error(), "the run's data exceeds") {
+	n := len(m.InScope(within.Scope()))
+	if n != 1 || err == nil || !strings.Contains(err.Error(), "the run's data exceeds") {
 		t.Errorf("%d sandboxes are open: %v", n, err)
 	}
 }
