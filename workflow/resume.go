@@ -341,10 +341,12 @@ func (r *run) takeOver(ctx context.Context) error {
 	}
 	err = errors.Join(append(bound.Each(takeTogether, len(there), func(i int) error {
 		name := there[i].Name
-		if _, err := r.manager.Get(there[i]); err == nil || rules.IsIsolated(name) || r.opts.Within != nil {
+		s, err := r.manager.Get(there[i])
+		open := err == nil && s.Info().State != session.StateLost
+		if open || rules.IsIsolated(name) || r.opts.Within != nil {
 			return nil
 		}
-		_, err := r.reopen(ctx, name, named(name))
+		_, err = r.reopen(ctx, name, named(name))
 		return err
 	}), err)...)
 	if err != nil && ctx.Err() == nil && r.opts.Journal != nil {
