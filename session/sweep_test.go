@@ -319,7 +319,7 @@ func TestDeathWhileOpening(t *testing.T) {
 }
 
 // TestDeliberateEndIsNoLoss verifies that Gone omits a sandbox that its owner closed and reports an expired one,
-// even if the creation of another one failed.
+// even if the creation of a replacement failed.
 func TestDeliberateEndIsNoLoss(t *testing.T) {
 	t.Parallel()
 	e, opts := newEngine(t), shared()

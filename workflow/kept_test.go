@@ -261,7 +261,7 @@ func timeoutInBranch(t *testing.T, fork bool) {
 	}
 }
 
-// TestResumedSandboxes verifies that a resumed run has an interrupted step's sandboxes open, also if the step does not
+// TestResumedSandboxes verifies that a resumed run has an interrupted step's sandboxes open, even if the step does not
 // use them. A command gets the settings of the agent with the same sandbox.
 func TestResumedSandboxes(t *testing.T) {
 	t.Parallel()
