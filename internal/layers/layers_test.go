@@ -146,7 +146,7 @@ func layers() []layer {
 		{dir: "internal/hint", only: []string{}},
 		{dir: "cmd/workcell/internal/environ", may: []string{"internal/hint"}, only: []string{}},
 		{dir: "cmd/workcell/internal/config", may: []string{"internal/hint", "internal/httpconn", "backend", "frontmatter", "gateway/services", "cmd/workcell/internal/environ", "internal/sanitize", "internal/suggest", "internal/yamlnode"}},
-		{dir: "cmd/workcell/internal/engines", may: []string{"backend/...", "cmd/workcell/internal/config", "cmd/workcell/internal/environ", "internal/hint", "internal/sanitize"}},
+		{dir: "cmd/workcell/internal/engines", may: []string{"internal/bound", "backend/...", "cmd/workcell/internal/config", "cmd/workcell/internal/environ", "internal/hint", "internal/sanitize"}},
 		{dir: "cmd/workcell/internal/runtrace", may: []string{"internal/sanitize", "internal/telemetry"}, sdk: true},
 		{dir: "cmd/workcell/internal/otelsetup", may: []string{"cmd/workcell/internal/environ", "cmd/workcell/internal/runtrace", "internal/sanitize", "otelgenai"}, genkit: true, sdk: true},
 		{dir: "cmd/workcell/internal/state", may: []string{"cmd/workcell/internal/environ", "internal/hint", "internal/postgres", "internal/sqlitefile", "backend", "session", "session/record", "session/record/postgres", "session/record/sqlite", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal"}},
