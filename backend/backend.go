@@ -24,11 +24,11 @@ import (
 //	stream, err := b.Dial(ctx, info.ID)          // bytes to and from the guest
 //	err = b.Remove(ctx, info.ID, backend.RemoveOptions{Volumes: true})
 //
-// A wrapper embeds the wrapped SandboxBackend. Drivers without some of the features embed [Unsupported].
+// A wrapper embeds the wrapped SandboxBackend. Drivers that do not support all features embed [Unsupported].
 //
-// All methods are safe for concurrent use. Every call must return when its context ends, with an error that errors.Is
-// can match to the context's error. Other errors must wrap one of this package's sentinel errors if one fits, to avoid
-// error texts in the callers' conditions.
+// All methods are safe for concurrent use. Every call must return when its context ends, with an error that matches the
+// context's error in errors.Is. Other errors must wrap one of this package's sentinel errors if one fits, so that
+// callers do not have to compare error texts.
 type SandboxBackend interface {
 	// Name returns the driver's name, for example "docker". Errors and spans contain this name.
 	Name() string
@@ -63,15 +63,15 @@ type SandboxBackend interface {
 	// no longer exists, Dial returns ErrNotFound. If the sandbox is not running, Dial returns ErrLost.
 	Dial(ctx context.Context, id string) (io.ReadWriteCloser, error)
 
-	// Capabilities returns the features enforced by this engine. It must not wait for the engine longer than the context
-	// of New allowed.
+	// Capabilities returns the features that this engine can enforce. It must not wait for the engine longer than the
+	// context passed to New allowed.
 	Capabilities() Capabilities
 
-	// ImageID returns the Info.ImageID of a sandbox created from ref now. It never pulls the image: if the engine does not
-	// have it, ImageID returns an empty string. A malformed reference returns ErrInvalid.
+	// ImageID returns the Info.ImageID that a sandbox created from ref now would have. It never pulls the image: if the
+	// engine does not have it, ImageID returns an empty string. If the reference is malformed, it returns ErrInvalid.
 	ImageID(ctx context.Context, ref string) (id string, err error)
 
-	// HasWorkspace reports whether a new sandbox of the session would get an existing workspace. A workspace exists
+	// HasWorkspace reports whether a new sandbox for the session would get an existing workspace. A workspace exists
 	// without a sandbox if the sandbox was removed without its volumes, or if a process crashed during removal.
 	HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error)
 
@@ -100,12 +100,12 @@ type SandboxBackend interface {
 	RemoveEnvironment(ctx context.Context, instance, name string) error
 
 	// Snapshot copies the workspace files of a running sandbox. The name must pass CheckSnapshotName. Snapshots belong to
-	// their workspace and are removed together with it. If the name exists, Snapshot returns ErrExists. If the workspace
-	// has MaxSnapshots snapshots, it returns ErrCapacity. If the disk is full, it returns ErrNoRoom.
+	// their workspace and are removed together with it. If the name is taken, Snapshot returns ErrExists. If the workspace
+	// already has MaxSnapshots snapshots, it returns ErrCapacity. If the disk is full, it returns ErrNoRoom.
 	//
 	// Snapshot and Rollback must freeze the commands of the sandbox, or fail with ErrUnsupported. Both must be crash-safe.
-	// A snapshot exists completely or not at all. An interrupted rollback leaves the workspace unchanged, or the driver
-	// completes it before the next access to the sandbox.
+	// A snapshot exists completely or not at all. If a rollback is interrupted, either the workspace stays unchanged, or
+	// the driver completes the rollback before the next access to the sandbox.
 	Snapshot(ctx context.Context, id, name string) (Snapshot, error)
 
 	// Snapshots returns the snapshots of a sandbox, oldest first, and the mechanism for the next snapshot. If the commands
@@ -127,8 +127,8 @@ type SandboxBackend interface {
 	Close() error
 }
 
-// Unsupported implements the methods for images, workspaces, environments, and snapshots for drivers without support
-// for them. Embed it in a driver, and define the supported methods. Create of such a driver must return ErrUnsupported
+// Unsupported implements the image, workspace, environment, and snapshot methods for drivers that do not support them.
+// Embed it in a driver and define the methods that the driver supports. The driver's Create must return ErrUnsupported
 // if Spec.Environment or Spec.Fork is set.
 type Unsupported struct{}
 
@@ -179,9 +179,9 @@ type EngineInfo struct {
 	Name        string            `json:"name"`                   // "docker", "containerd", …
 	Version     string            `json:"version"`                // engine version
 	API         string            `json:"api,omitempty"`          // negotiated API version
-	Kernel      string            `json:"kernel,omitempty"`       // kernel release of the engine's machine
-	OS          string            `json:"os,omitempty"`           // operating system of the engine's machine
-	Arch        string            `json:"arch,omitempty"`         // architecture of the engine's machine
+	Kernel      string            `json:"kernel,omitempty"`       // kernel release of the engine's host
+	OS          string            `json:"os,omitempty"`           // operating system of the engine's host
+	Arch        string            `json:"arch,omitempty"`         // architecture of the engine's host
 	Cgroup      string            `json:"cgroup,omitempty"`       // "1" or "2"
 	OCIRuntimes []string          `json:"oci_runtimes,omitempty"` // OCI runtimes, for example runc and crun
 	Details     map[string]string `json:"details,omitempty"`      // other details to display
@@ -193,21 +193,21 @@ type RemoveOptions struct {
 	Volumes bool
 }
 
-// Capabilities lists the features enforced by an engine.
+// Capabilities lists the features that an engine can enforce.
 type Capabilities struct {
-	Memory          bool          `json:"memory"`           // Limits.MemoryBytes, swap included
+	Memory          bool          `json:"memory"`           // Limits.MemoryBytes, including swap
 	CPU             bool          `json:"cpu"`              // Limits.CPUMillis
 	PIDs            bool          `json:"pids"`             // Limits.PIDs
-	Workspace       Enforcement   `json:"workspace"`        // of Limits.WorkspaceBytes by the default OCI runtime
+	Workspace       Enforcement   `json:"workspace"`        // how the default OCI runtime enforces Limits.WorkspaceBytes
 	Networks        []NetworkMode `json:"networks"`         // supported network modes
 	OCIRuntimes     []string      `json:"oci_runtimes"`     // available OCI runtimes
 	WritableRoot    bool          `json:"writable_root"`    // RootWritable
 	RootEnforcement Enforcement   `json:"root_enforcement"` // how Info.RootBytes is enforced
 	Persistent      bool          `json:"persistent"`       // files survive Stop
-	// Isolation is the isolation of sandboxes by OCI runtime; the empty name is the default runtime.
+	// Isolation maps each OCI runtime to the isolation of its sandboxes. The empty name is the default runtime.
 	Isolation map[string]Isolation `json:"isolation"`
-	// Forgeable means forgeable labels: a user without access to the program's state can create an object with the form
-	// and the labels of a sandbox.
+	// Forgeable means that labels can be forged: a user without access to the program's state can create an object with
+	// the form and the labels of a sandbox.
 	Forgeable bool `json:"forgeable"`
 }
 
@@ -218,6 +218,6 @@ type Guest struct {
 	// Binary returns the static Linux executable for "amd64" or "arm64".
 	Binary func(arch string) ([]byte, error)
 	// Readable makes the program file readable in sandboxes, not only executable. Kernels that load programs with the
-	// rights of the user need this. A readable guest agent needs a separate Version.
+	// user's permissions require this. A readable guest agent needs a separate Version.
 	Readable bool
 }

@@ -2,7 +2,7 @@ package backend
 
 import "time"
 
-// EnvironmentDir is the install directory of environments. In a sandbox with Spec.Building, it belongs to the sandbox's
+// EnvironmentDir is where environments are installed. In a sandbox with Spec.Building, it belongs to the sandbox's
 // user. NodeModulesLink is a symbolic link into EnvironmentDir, unless the image already has a file at this path. The
 // link is necessary because Node.js finds modules only in node_modules directories above the importing file.
 const (

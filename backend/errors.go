@@ -8,7 +8,7 @@ import (
 
 // Drivers and sessions wrap these sentinel errors. Use errors.Is to test for them.
 var (
-	// ErrNotFound means that the sandbox, command, or file does not exist, or the caller may not know about it.
+	// ErrNotFound means that the sandbox, command, or file does not exist, or that the caller must not know about it.
 	ErrNotFound = errors.New("not found")
 	// ErrExists means that the resource already exists.
 	ErrExists = errors.New("already exists")
@@ -27,16 +27,16 @@ var (
 	ErrUnsupported = errors.New("unsupported")
 	// ErrUnavailable means that the engine does not respond. A later retry may succeed.
 	ErrUnavailable = errors.New("engine unavailable")
-	// ErrCapacity means that a configured maximum is reached. Close a resource to make room.
+	// ErrCapacity means that a configured maximum has been reached. Close a resource to make room.
 	ErrCapacity = errors.New("at capacity")
-	// ErrQuota means that a limit of the sandbox is reached: its disk, its inodes, its memory (the kernel killed the
-	// program), or the 24 hours by which a command's timeout can be extended.
+	// ErrQuota means that the sandbox has reached one of its limits: disk, inodes, memory (the kernel killed the program),
+	// or the 24 hours by which a command's timeout can be extended.
 	ErrQuota = errors.New("quota exceeded")
 	// ErrNoRoom means that the engine's or driver's disk for sandboxes is full, or too small for a workspace of the
 	// requested size. It wraps ErrQuota.
 	ErrNoRoom = fmt.Errorf("the host's disk is full: %w", ErrQuota)
-	// ErrBusy means that a rollback or snapshot of the workspace is in progress, or a process has a lease on the file. A
-	// later retry may succeed.
+	// ErrBusy means that a rollback or snapshot of the workspace is in progress, or that a process holds a lease on the
+	// file. A later retry may succeed.
 	ErrBusy = errors.New("busy")
 	// ErrTimeout means that a time limit of the request expired. The context's deadline does not cause this error.
 	ErrTimeout = errors.New("timed out")
@@ -44,7 +44,7 @@ var (
 	ErrImage = errors.New("image unavailable")
 	// ErrEnvironment means that the packages for the sandbox must be installed first.
 	ErrEnvironment = errors.New("environment not built")
-	// ErrProtocol means that host and guest agent could not understand each other.
+	// ErrProtocol means that the host and the guest agent could not understand each other.
 	ErrProtocol = errors.New("guest protocol error")
 	// ErrVersion means that another version of Workcell created the sandbox, and this version cannot talk to the sandbox's
 	// guest agent. It wraps ErrProtocol.

@@ -10,9 +10,9 @@ import (
 )
 
 // NormalizeImage returns the full form of an image reference. For example, "python" becomes
-// "docker.io/library/python:latest". Two references name the same image exactly if their full forms are equal. If a
-// reference has a tag and a digest, NormalizeImage drops the tag, as engines do. A malformed reference returns
-// ErrInvalid, for example a repository with upper-case letters.
+// "docker.io/library/python:latest". Two references name the same image if and only if their full forms are equal. If a
+// reference has a tag and a digest, NormalizeImage drops the tag, as engines do. For a malformed reference, for example
+// a repository with upper-case letters, it returns ErrInvalid.
 func NormalizeImage(ref string) (string, error) {
 	named, err := parseImage(ref)
 	if err != nil {
@@ -42,9 +42,8 @@ func quoteImage(ref string) string {
 	return fmt.Sprintf("%.200q", ref)
 }
 
-// ImagePolicy defines the allowed images. It compares references in their full form (see [NormalizeImage]), to allow
-// different spellings of a reference. A nil policy allows every image. A policy is immutable and safe for concurrent
-// use.
+// ImagePolicy defines the allowed images. It compares the full forms of references (see [NormalizeImage]), so that all
+// spellings of a reference match. A nil policy allows every image. A policy is immutable and safe for concurrent use.
 type ImagePolicy struct {
 	rules []imageRule
 }
@@ -58,8 +57,8 @@ type imageRule struct {
 	anyTag bool   // allows every tag and digest of the repository
 }
 
-// NewImagePolicy returns a policy for the images matching at least one pattern. Without patterns, the policy allows no
-// images.
+// NewImagePolicy returns a policy that allows the images matching at least one of the patterns. Without patterns, the
+// policy allows no images.
 //
 //	python                    docker.io/library/python:latest, nothing else
 //	python:3.11-slim          that tag
@@ -70,7 +69,7 @@ type imageRule struct {
 //	ghcr.io/acme/**           at any depth
 //	ghcr.io/acme/*:stable     with that tag
 //
-// The registry name cannot contain wildcards. A malformed pattern returns ErrInvalid.
+// The registry name cannot contain wildcards. For a malformed pattern, NewImagePolicy returns ErrInvalid.
 func NewImagePolicy(patterns ...string) (*ImagePolicy, error) {
 	p := &ImagePolicy{rules: make([]imageRule, 0, len(patterns))}
 	for _, s := range patterns {

@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// Isolation is the boundary between the programs of a sandbox and the kernel of the host. An empty value means unknown
-// and is weaker than all other values.
+// Isolation is the boundary between the programs in a sandbox and the host's kernel. An empty value means unknown and
+// is weaker than all other values.
 type Isolation string
 
 // Isolations, weakest first.
 const (
-	// IsolationProcess means processes in Linux namespaces. They share the kernel and the programs of the host.
+	// IsolationProcess means processes in Linux namespaces. They share the host's kernel and programs.
 	IsolationProcess Isolation = "process"
-	// IsolationContainer means a container. It only shares the kernel of the host.
+	// IsolationContainer means a container. It shares only the host's kernel.
 	IsolationContainer Isolation = "container"
 	// IsolationKernel means a separate kernel in user space, for example gVisor.
 	IsolationKernel Isolation = "kernel"
-	// IsolationVM means a virtual machine, for example of Kata Containers.
+	// IsolationVM means a virtual machine, for example with Kata Containers.
 	IsolationVM Isolation = "vm"
 )
 
@@ -44,9 +44,9 @@ func (i Isolation) Stricter(other Isolation) Isolation {
 	return i
 }
 
-// RuntimeIsolation returns the isolation of containers of an OCI runtime. runtime is the path of the runtime's program,
-// the type of the containerd shim, or the handler of a RuntimeClass. Unknown runtimes count as containers, because a
-// name proves no stronger isolation.
+// RuntimeIsolation returns the isolation of containers run by an OCI runtime. runtime is the path of the runtime's
+// program, the type of the containerd shim, or the handler of a RuntimeClass. Unknown runtimes count as containers,
+// because a name does not prove stronger isolation.
 func RuntimeIsolation(runtime string) Isolation {
 	name := path.Base(runtime)
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "io.containerd."), "containerd-shim-")
@@ -59,7 +59,7 @@ func RuntimeIsolation(runtime string) Isolation {
 	return IsolationContainer
 }
 
-// IsolationError describes a sandbox with a weaker isolation than required. It wraps ErrUnsupported.
+// IsolationError describes a sandbox with weaker isolation than required. It wraps ErrUnsupported.
 type IsolationError struct{ Has, Wants Isolation }
 
 // Error returns one line of text.

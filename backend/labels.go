@@ -1,9 +1,9 @@
 package backend
 
-// LabelPrefix is the prefix of every label of Workcell. Users must not set labels with this prefix.
+// LabelPrefix is the prefix of all Workcell labels. Users must not set labels with this prefix.
 const LabelPrefix = "dev.workcell."
 
-// Labels on every container and volume of Workcell.
+// Labels on every container and volume created by Workcell.
 const (
 	LabelInstance = LabelPrefix + "instance" // owning installation
 	LabelID       = LabelPrefix + "id"       // session id
@@ -11,7 +11,7 @@ const (
 	LabelRun      = LabelPrefix + "run"      // owning run
 	LabelSpec     = LabelPrefix + "spec"     // Spec.Hash
 	LabelCreated  = LabelPrefix + "created"  // RFC 3339 with nanoseconds, UTC
-	LabelGuest    = LabelPrefix + "guest"    // version of the guest inside
+	LabelGuest    = LabelPrefix + "guest"    // version of the guest agent
 	LabelRole     = LabelPrefix + "role"     // purpose of the object, see the Role constants
 	LabelRecipe   = LabelPrefix + "recipe"   // Spec.Environment
 	LabelImage    = LabelPrefix + "image"    // reference of an environment's image

@@ -20,7 +20,7 @@ type Limits struct {
 
 const mib = 1 << 20
 
-// Limit is a row of the table of limits. Min, Max, and Default use the unit of the field in Limits.
+// Limit is a row of the limit table. Min, Max, and Default use the same unit as the field in Limits.
 type Limit struct {
 	Name              string // name in configuration files and schemas, for example "memory_mb"
 	Unit              string // "MiB", or the counted objects
@@ -73,7 +73,7 @@ func (row Limit) Bounds() (least, most int64) {
 	return (row.Min + row.Scale - 1) / row.Scale, row.Max / row.Scale
 }
 
-// LimitError describes a limit out of bounds. It wraps ErrInvalid.
+// LimitError describes an out-of-bounds limit. It wraps ErrInvalid.
 type LimitError struct {
 	Limit Limit
 	Value int64 // value of the field in Limits
@@ -92,7 +92,7 @@ func (e *LimitError) Error() string {
 // Unwrap returns ErrInvalid.
 func (e *LimitError) Unwrap() error { return ErrInvalid }
 
-// Validate returns a LimitError for the first limit out of bounds. Zero fields are valid.
+// Validate returns a LimitError for the first out-of-bounds limit. Zero fields are valid.
 func (l Limits) Validate() error {
 	for _, row := range LimitTable() {
 		if v := *row.field(&l); v != 0 && (v < row.Min || v > row.Max) {
@@ -102,8 +102,8 @@ func (l Limits) Validate() error {
 	return nil
 }
 
-// Fit returns l with reduced sizes of /tmp and /dev/shm, unless asked contains these sizes, to keep memory for
-// programs. If a command has filled both, the sandbox still has enough memory for a command to delete the files.
+// Fit returns l with smaller sizes of /tmp and /dev/shm, unless asked contains these sizes, to leave memory for
+// programs. Even if a command has filled both, enough memory is left for a command to delete the files.
 func (l Limits) Fit(asked Limits) Limits {
 	if asked.TmpBytes == 0 {
 		l.TmpBytes = min(l.TmpBytes, max(mib, (l.MemoryBytes-asked.ShmBytes)/2))
@@ -124,8 +124,8 @@ func (l Limits) Merge(base Limits) Limits {
 	return l
 }
 
-// Clamp returns a copy of l in which no field exceeds the field of ceiling. A zero field of ceiling sets no maximum. A
-// zero field of l becomes the maximum. To keep a lower default, call Merge before Clamp.
+// Clamp returns a copy of l in which no field exceeds the same field of ceiling. A zero field of ceiling sets no
+// maximum. A zero field of l becomes the maximum. To keep a lower default, call Merge before Clamp.
 func (l Limits) Clamp(ceiling Limits) Limits {
 	for _, row := range LimitTable() {
 		v, most := row.field(&l), *row.field(&ceiling)
@@ -137,7 +137,7 @@ func (l Limits) Clamp(ceiling Limits) Limits {
 }
 
 // DefaultLimits returns the limits of a sandbox if neither the caller nor the driver's options set any. For the default
-// workspace size, a driver may use a weaker enforcement than for a requested size.
+// workspace size, a driver may use weaker enforcement than for a requested size.
 func DefaultLimits() Limits {
 	var l Limits
 	for _, row := range LimitTable() {

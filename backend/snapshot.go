@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// MaxSnapshots is the maximum number of snapshots of a workspace.
+// MaxSnapshots is the maximum number of snapshots per workspace.
 const MaxSnapshots = 32
 
 // SnapshotMechanism is the method used to copy the files of a snapshot.

@@ -42,8 +42,8 @@ type Enforcement string
 
 // Enforcements, strongest first.
 const (
-	// WorkspaceSized is a separate file system of this size, with a matching number of inodes. The space is reserved to
-	// prevent its use by other writes to the disk.
+	// WorkspaceSized is a separate file system of this size, with a matching number of inodes. The space is reserved, so
+	// other writes to the disk cannot use it.
 	WorkspaceSized Enforcement = "filesystem"
 	// WorkspaceMemory is a tmpfs. Its files count against the memory limit and are lost when the sandbox stops. Only the
 	// local driver uses it, for a writable root.
@@ -70,7 +70,7 @@ type Spec struct {
 	Limits     Limits      //
 	Network    NetworkMode //
 	OCIRuntime string      // OCI runtime; empty is the engine's default
-	Mounts     []Mount     // directories of the engine's machine, which programs of the sandbox see
+	Mounts     []Mount     // directories on the engine's host to mount in the sandbox
 	// Isolation is the minimum isolation. If the sandbox would have less, Create must return an IsolationError. Empty
 	// means any isolation.
 	Isolation Isolation
@@ -83,19 +83,19 @@ type Spec struct {
 	Building bool
 
 	// Fork is the snapshot to copy into the new workspace. If nil, the workspace is empty. If the snapshot does not exist,
-	// Create returns ErrNotFound. If the snapshot's workspace enforces the limit in another way, Create returns
-	// ErrInvalid.
+	// Create returns ErrNotFound. If the snapshot's workspace enforces the limit with a different mechanism, Create
+	// returns ErrInvalid.
 	Fork *ForkOf
 
 	// OrphanTimeout is the time after which an unused guest agent exits, which stops the sandbox. The time starts when no
-	// host is connected and no command is running. It stops sandboxes without a host to stop them, for example after the
-	// host process was killed or the host lost power. If zero, the guest agent keeps running.
+	// host is connected and no command is running. The timeout stops sandboxes that no longer have a host to stop them,
+	// for example after the host process was killed or the host lost power. If zero, the guest agent keeps running.
 	OrphanTimeout time.Duration
 	// Ephemeral means that only the creator uses the sandbox. Once the sandbox is stopped, any process may remove it
 	// together with the workspace.
 	Ephemeral bool
 
-	Labels  map[string]string  // the user's labels; names with LabelPrefix return ErrInvalid
+	Labels  map[string]string  // the user's labels; ErrInvalid if a name starts with LabelPrefix
 	OnPull  func(PullProgress) // called during a pull, never concurrently; may be nil
 	Created time.Time          // creation time to record; zero means now
 }
@@ -131,7 +131,7 @@ const (
 
 // Info describes an existing sandbox.
 type Info struct {
-	ID              string // ID on the engine, which the other methods take
+	ID              string // ID on the engine, used by the other methods
 	SessionID       string
 	Instance        string
 	Key             string
@@ -147,7 +147,7 @@ type Info struct {
 	Isolation       Isolation
 	Limits          Limits
 	Workspace       Enforcement // how Limits.WorkspaceBytes is enforced
-	RootBytes       int64       // limit for writes to a writable root, without the workspace; zero means unknown
+	RootBytes       int64       // limit for writes to a writable root, excluding the workspace; zero means unknown
 	RootEnforcement Enforcement // how RootBytes is enforced: WorkspaceWatched or WorkspaceMemory
 	Ephemeral       bool        // Spec.Ephemeral
 	State           State
