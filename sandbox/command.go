@@ -26,8 +26,8 @@ const (
 	ExecTimedOut  ExecState = "timed_out"  // killed with the process tree at the timeout
 	ExecKilled    ExecState = "killed"     // killed with the process tree on request, or because the host disconnected
 	ExecOOMKilled ExecState = "oom_killed" // killed by the kernel because memory ran out
-	// ExecQuotaKilled is the state of all commands of a sandbox after they were killed because the workspace limit, or
-	// the limit for files outside the workspace, was exceeded.
+	// ExecQuotaKilled means that all commands of the sandbox were killed because the workspace limit, or the limit for
+	// files outside the workspace, was exceeded.
 	ExecQuotaKilled ExecState = "quota_killed"
 )
 
@@ -36,21 +36,21 @@ type ExecStatus struct {
 	ExecID   string
 	Status   ExecState
 	ExitCode int    // valid if Status is not ExecRunning and Signal is empty
-	Signal   string // signal at the end of the process, for example "SIGKILL"
+	Signal   string // signal that ended the process, for example "SIGKILL"
 	Duration time.Duration
 	// StdoutBytes and StderrBytes are the numbers of bytes written so far.
 	StdoutBytes, StderrBytes int64
 	// PeakRSSBytes is the peak resident memory of the command's largest process. It is zero until the command ends.
 	PeakRSSBytes int64
-	// Leaked reports processes of the command's tree that outlived the command, for example background children.
+	// Leaked reports whether processes of the command's tree, for example background children, outlived the command.
 	Leaked bool
-	// QuotaExceeded reports a full workspace, or full space outside the workspace, during the command.
+	// QuotaExceeded reports whether the workspace, or the space outside the workspace, was full during the command.
 	QuotaExceeded bool
-	// Limit contains the limits of the sandbox reached during the command, with the values, for example "memory limit
-	// of 256 MiB reached (processes killed: 1)". A command may have handled this itself. Limit never contains the limit
-	// of open files, because the kernel does not count how often a process reaches it.
+	// Limit lists the sandbox limits reached during the command, with their values, for example "memory limit of 256
+	// MiB reached (processes killed: 1)". The command may have handled this itself. Limit never includes the limit on
+	// open files, because the kernel does not count how often a process reaches it.
 	Limit string
-	// Terminal reports a command on a terminal. See Command.Attach.
+	// Terminal reports whether the command runs on a terminal. See Command.Attach.
 	Terminal bool
 	// Age is the time since the command was started. It is zero if unknown.
 	Age time.Duration
@@ -84,7 +84,7 @@ type ReadResult struct {
 	Status  ExecStatus
 }
 
-// Command is a handle to a command of a sandbox. It holds only the ID, so any process can use the command.
+// Command is a handle to a command in a sandbox. It holds only the ID, so any process can use the command.
 type Command struct {
 	s  *Sandbox
 	id string
@@ -107,9 +107,9 @@ func (s *Sandbox) Command(id string) *Command { return &Command{s, id} }
 // ID returns the ID of the command, which is also ExecStatus.ExecID.
 func (c *Command) ID() string { return c.id }
 
-// Wait waits until the command ends, at most for d. If d is negative, Wait has no time limit. If the command is still
-// running after d, Wait returns its status and no error. The output is the whole output so far, limited by Exec's
-// HeadBytes and TailBytes, even if Exec has already returned a part. It is empty if the command ended long ago.
+// Wait waits until the command ends, but no longer than d. If d is negative, Wait has no time limit. If the command is
+// still running after d, Wait returns its status and no error. The output is the whole output so far, limited by Exec's
+// HeadBytes and TailBytes, even if Exec has already returned part of it. It is empty if the command ended long ago.
 func (c *Command) Wait(ctx context.Context, d time.Duration) (res ExecResult, err error) {
 	ctx, span := c.start(ctx, telemetry.SpanWaitExec)
 	defer func() { c.s.end(span, "Wait", &err) }()
@@ -170,9 +170,9 @@ func (c *Command) Write(ctx context.Context, data []byte, eof bool) (err error) 
 	return err
 }
 
-// Signal signals the command's whole process tree. If signal is empty, Signal sends TERM and, after 2 s, KILL, and also
-// ends the remaining background processes of an ended command. Otherwise it sends signal, for example "SIGINT" or
-// "INT". If the command has ended, Signal then does nothing.
+// Signal sends a signal to the command's whole process tree. If signal is empty, Signal sends TERM and, after 2 s,
+// KILL, and also ends the remaining background processes of an ended command. Otherwise it sends signal, for example
+// "SIGINT" or "INT", and does nothing if the command has ended.
 func (c *Command) Signal(ctx context.Context, signal string) (status ExecStatus, err error) {
 	ctx, span := c.start(ctx, telemetry.SpanKillExec)
 	defer func() { c.s.end(span, "Signal", &err) }()
@@ -192,7 +192,7 @@ func (c *Command) signal(ctx context.Context, signal string) (ExecStatus, error)
 	return c.s.execStatus(answer), nil
 }
 
-// Extend extends the timeout of a running command, by at most 24 hours in total. Above that, it returns an error
+// Extend extends the timeout of a running command, by at most 24 hours in total. Beyond that, it returns an error
 // wrapping backend.ErrQuota. If the command has no timeout or has ended, Extend does nothing. If by is not positive,
 // the error wraps backend.ErrInvalid.
 func (c *Command) Extend(ctx context.Context, by time.Duration) (err error) {
@@ -216,7 +216,7 @@ func (c *Command) Extend(ctx context.Context, by time.Duration) (err error) {
 
 // Attach connects to the terminal of a command started by Terminal in any process. Like Terminal, it returns when the
 // command ends or the client disconnects. Attach sets the size and shows the latest output again. If another client was
-// connected, the client gets ErrTakenOver.
+// connected, the other client gets ErrTakenOver.
 func (c *Command) Attach(ctx context.Context, size TerminalSize, at TerminalStreams) (res ExecResult, err error) {
 	ctx, span := c.start(ctx, telemetry.SpanJoinTerminal)
 	defer func() { c.s.end(span, "Attach", &err) }()
@@ -242,8 +242,8 @@ func (c *Command) start(ctx context.Context, name string) (context.Context, trac
 	return ctx, span
 }
 
-// Commands describes the sandbox's known commands, including commands of other processes, in order of their start.
-// These are all running commands and the latest ended commands. Commands does not change any state.
+// Commands describes the commands known to the sandbox, including commands of other processes, in the order in which
+// they started. These are all running commands and the most recently ended commands. Commands changes no state.
 func (s *Sandbox) Commands(ctx context.Context) ([]ExecStatus, error) {
 	return s.statuses(ctx, "Commands", (*client.Conn).Execs)
 }

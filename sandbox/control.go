@@ -16,7 +16,7 @@ import (
 )
 
 // Control is the owner's interface to a Sandbox. The owner, for example package session, connects the handle, observes
-// the use, and closes the handle. Programs without such an owner do not need a Control.
+// its use, and closes it. Programs without such an owner do not need a Control.
 type Control struct{ s *Sandbox }
 
 // Use describes the use of a handle.
@@ -38,9 +38,9 @@ func (c Control) Connect(ctx context.Context, engine backend.Info, image []strin
 	return nil
 }
 
-// Explain adds a likely cause to the error of Connect: if the commands use all processes of the sandbox, neither the
-// engine nor the guest can start a process. Explain waits first, because an engine may notice the exit of a sandbox
-// late.
+// Explain adds a likely cause to an error of Connect: if commands use up the sandbox's process limit, neither the
+// engine nor the guest can start a process. Explain waits first, because an engine may be slow to notice that a sandbox
+// has exited.
 func (c Control) Explain(ctx context.Context, err error) error {
 	ended := errors.Is(err, client.ErrConnLost) && !errors.Is(err, client.ErrNoAnswer)
 	unexplained := telemetry.Class(err) == "internal" && !errors.Is(err, client.ErrProtocol)
@@ -72,7 +72,7 @@ func (c Control) Greet(ctx context.Context, engine backend.Info) (err error) {
 	}
 }
 
-// Take makes the handle use a connection from another handle's Greet.
+// Take makes the handle use the connection from another handle's Greet.
 func (c Control) Take(from Control, engine backend.Info, image []string) {
 	s, conn := c.s, from.s.conn
 	s.engine, s.image, s.conn, s.hello = engine, image, conn, cleanHello(conn.Hello())
@@ -213,7 +213,7 @@ type Health struct {
 	Hosts   int // connected processes
 }
 
-// CheckHealth queries the guest of a sandbox without a handle.
+// CheckHealth queries the guest of a sandbox. It does not need a handle.
 func CheckHealth(ctx context.Context, b backend.SandboxBackend, engineID string) (Health, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout+healthTimeout, errNoAnswer)
 	defer cancel()

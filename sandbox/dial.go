@@ -17,11 +17,11 @@ import (
 )
 
 // DialContext connects to a TCP port of a process in the sandbox, even if the sandbox has no network. The connection
-// uses the same stream as the sandbox's commands. It has the signature of net.Dialer.DialContext, for example for
-// http.Transport. network must be "tcp". address must be a loopback address of the sandbox, for example
-// "127.0.0.1:8080" or "localhost:8080". For any other IP address, the error wraps backend.ErrPermission. For other
-// names and for port 0, it wraps backend.ErrInvalid. If no process listens on the port, the error wraps
-// backend.ErrNotFound. If the sandbox has 128 connections, the error wraps backend.ErrCapacity.
+// uses the same stream as the sandbox's commands. DialContext has the signature of net.Dialer.DialContext, so it can be
+// used, for example, in an http.Transport. network must be "tcp". address must be a loopback address of the sandbox,
+// for example "127.0.0.1:8080" or "localhost:8080". For any other IP address, the error wraps backend.ErrPermission.
+// For other names and for port 0, it wraps backend.ErrInvalid. If no process listens on the port, the error wraps
+// backend.ErrNotFound. If the sandbox already has 128 connections, the error wraps backend.ErrCapacity.
 //
 // ctx only limits the time to connect. An open connection counts as use of the sandbox. The connection has a CloseWrite
 // method. If the server resets the connection, Read returns io.ErrUnexpectedEOF. After the sandbox or handle has ended,

@@ -44,18 +44,18 @@ const (
 	unreadableLink = "cannot read the link"
 )
 
-// Special reports whether ReadTree and Diff omit pipes, sockets, devices, and leased files for this reason.
+// Special reports whether this is a reason why ReadTree and Diff omit pipes, sockets, devices, and leased files.
 func Special(reason string) bool { return reason == specialFile || reason == leasedFile }
 
-// Repairable reports whether ReadTree can read an entry omitted for this reason after a change in the sandbox, for
-// example of the entry's mode. The other reasons are exceeded limits.
+// Repairable reports whether a change in the sandbox, for example of the entry's mode, allows ReadTree to read an entry
+// omitted for this reason. The other reasons are exceeded limits.
 func Repairable(reason string) bool {
 	return slices.Contains([]string{specialFile, leasedFile, notUTF8, growing, unreadableFile, unreadableLink}, reason)
 }
 
-// ReadTree reads the files and links in the workspace for whose paths want returns true. It skips directories for which
-// enter returns false, and always skips directories of version control and of Workcell. omitted lists unreadable and
-// incomplete files and directories, with the reasons, if want or enter returns true for them. "." is the workspace.
+// ReadTree reads the files and links in the workspace if want returns true for their paths. It skips directories for
+// which enter returns false, and always skips directories of version control and of Workcell. omitted lists unreadable
+// and incomplete files and directories for which want or enter returns true, with the reasons. "." is the workspace.
 func (s *Sandbox) ReadTree(ctx context.Context, enter, want func(path string) bool) (
 	tree patch.Tree, omitted []patch.Conflict, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanReadTree)
@@ -84,10 +84,10 @@ func (s *Sandbox) ReadTree(ctx context.Context, enter, want func(path string) bo
 }
 
 // Diff returns the differences between the workspace and base, the tree at the start. It omits new files matched by
-// .gitignore files of the workspace. It also omits new leftovers of tools, unless a .gitignore file includes them: the
-// directories .cache, .local, and .npm and the history files of bash, Python, and Node.js in the workspace's root, and
-// all directories __pycache__ and node_modules. Patch.Omitted lists unreadable files and files above the limits. Diff
-// never reports these files as deleted.
+// .gitignore files of the workspace. It also omits new files left behind by tools, unless a .gitignore file includes
+// them: the directories .cache, .local, and .npm and the history files of bash, Python, and Node.js in the workspace's
+// root, and all directories __pycache__ and node_modules. Patch.Omitted lists unreadable files and files above the
+// limits. Diff never reports these files as deleted.
 func (s *Sandbox) Diff(ctx context.Context, base patch.Tree) (p *patch.Patch, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanDiff)
 	defer func() { s.end(span, "Diff", &err) }()

@@ -53,12 +53,12 @@ func (e *LaunchError) Unwrap() error {
 	return backend.ErrInvalid
 }
 
-// ErrPaused reports a sandbox paused in the engine.
+// ErrPaused reports that the sandbox is paused in the engine.
 var ErrPaused error = &sanitize.Error{
 	Text: "the sandbox is paused; unpause it in the engine", Err: backend.ErrUnavailable,
 }
 
-// WrapError wraps err in a backend.Error. If err already is a backend.Error, WrapError returns err.
+// WrapError wraps err in a backend.Error. If err is already a backend.Error, WrapError returns err.
 func WrapError(op, driver, id string, err error) error {
 	if err == nil {
 		return nil

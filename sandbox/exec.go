@@ -52,9 +52,9 @@ const (
 
 // ExecRequest describes a command.
 type ExecRequest struct {
-	Argv    []string // passed without changes; set either Argv or Command
+	Argv    []string // passed unchanged; set either Argv or Command
 	Command string   // a line for /bin/sh -c
-	Dir     string   // default the workspace; a relative path is relative to it
+	Dir     string   // defaults to the workspace; a relative path is relative to it
 	// Env overrides the sandbox's and the image's environment.
 	Env map[string]string
 	// EnvBefore contains entries to prepend to list variables, for example PATH.
@@ -63,7 +63,8 @@ type ExecRequest struct {
 	// end of file. Do not modify Stdin while the command runs.
 	Stdin     []byte
 	StdinOpen bool // keep standard input open for Command.Write
-	// Timeout is the time after which the process tree is killed, MinExecTimeout to MaxExecTimeout. Default the sandbox's.
+	// Timeout is the time after which the process tree is killed, from MinExecTimeout to MaxExecTimeout. If zero, it is
+	// the sandbox's default.
 	Timeout time.Duration
 	// Yield is the maximum time to wait. If the command is still running, Exec returns with status ExecRunning and the
 	// command continues. If zero or negative, Exec waits until the command ends.
@@ -72,11 +73,11 @@ type ExecRequest struct {
 	Background bool
 	// HeadBytes and TailBytes limit the returned output per stream. If both are zero, they are 6 KiB and 24 KiB.
 	HeadBytes, TailBytes int
-	// Services are the services for the command's processes. See Sandbox.Serve.
+	// Services are the services that the command's processes can use. See Sandbox.Serve.
 	Services []ServiceGrant
 	// Tools is the SHA-256 of the definitions of the command's host tools, for audit records. See Settings.Tools.
 	Tools string
-	// Started, unless nil, is called with the command just before it starts. If the command has not started yet, the
+	// Started, if not nil, is called with the command just before it starts. If the command has not started yet, the
 	// handle's methods return an error wrapping backend.ErrNotFound.
 	Started func(*Command)
 }
@@ -87,7 +88,7 @@ type Output struct {
 	Omitted    int64
 	Total      int64  // bytes written by the command
 	Path       string // absolute path of a file in the sandbox with the whole output, if some was omitted
-	PathCut    bool   // the file is also incomplete
+	PathCut    bool   // the file is incomplete as well
 }
 
 // Bytes returns Head and Tail joined. If Omitted is zero, the result is the whole output.
@@ -102,7 +103,7 @@ type ExecResult struct {
 	Stdout, Stderr Output // empty for Stream
 	// Timeout is the effective timeout. It is zero for Command.Wait.
 	Timeout time.Duration
-	// Refused are the hosts refused to commands of the sandbox during this command.
+	// Refused lists the hosts that commands of the sandbox were denied during this command.
 	Refused []EgressRefusal
 }
 

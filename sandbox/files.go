@@ -32,7 +32,7 @@ const (
 // FileInfo describes an entry in the workspace or /tmp.
 type FileInfo struct {
 	Path    string // slash-separated, relative to the workspace (".") or absolute below /tmp; valid UTF-8
-	RawPath []byte // exact bytes of the path; only if they are not valid UTF-8
+	RawPath []byte // exact bytes of the path; set only if they are not valid UTF-8
 	Type    FileType
 	Size    int64
 	Mode    fs.FileMode // permission bits, setuid, setgid, and sticky
@@ -76,8 +76,8 @@ type FileList struct {
 // backend.ErrPermission. Parent directories are created. If the file is larger than Options.MaxFileBytes, the error
 // wraps backend.ErrTooLarge. If ctx or the handle ends, WriteFile may return while a Read of r is still running.
 //
-// If the transfer, including the calls of r, takes more than 18 minutes, the error wraps backend.ErrUnavailable. If
-// Options.MaxFileBytes is above 1 GiB, the time limit is longer in proportion.
+// If the transfer, including the calls to r, takes more than 18 minutes, the error wraps backend.ErrUnavailable. If
+// Options.MaxFileBytes is above 1 GiB, the time limit is proportionally longer.
 func (s *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts WriteFileOptions) (
 	info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanWriteFile)
@@ -135,7 +135,7 @@ func putFile(ctx context.Context, conn *client.Conn, req wire.FilePutRequest, bo
 }
 
 // ReadFile copies a regular file in the workspace or /tmp to w and returns the actual size. If ReadFile fails, w may
-// have received a part of the file. The time limit of WriteFile applies.
+// have received part of the file. The same time limit as for WriteFile applies.
 func (s *Sandbox) ReadFile(ctx context.Context, name string, w io.Writer, opts ReadFileOptions) (
 	info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanReadFile)
@@ -174,10 +174,10 @@ const fileAnswerLimit = 5 * time.Minute
 // editAttempts is how often EditFile tries to edit a file despite writes of other programs.
 const editAttempts = 10
 
-// EditFile replaces a file's contents with the result of edit, atomically like WriteFile. The file keeps the mode, and
+// EditFile replaces a file's contents with the result of edit, atomically like WriteFile. The file keeps its mode, and
 // links are followed. If another program changes the file in between, EditFile calls edit again with the new contents.
 // If programs change the file repeatedly, the error wraps backend.ErrTimeout. If edit fails, the file is unchanged and
-// the returned error wraps edit's error. If the contents before or after exceed limit bytes, the error wraps
+// the returned error wraps edit's error. If the old or new contents exceed limit bytes, the error wraps
 // backend.ErrTooLarge. If limit is zero, it is Options.MaxFileBytes. A negative limit is invalid.
 func (s *Sandbox) EditFile(ctx context.Context, name string, limit int64, edit func(old []byte) ([]byte, error)) (
 	info FileInfo, err error) {

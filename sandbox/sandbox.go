@@ -240,13 +240,13 @@ func (s *Sandbox) end(span trace.Span, op string, err *error) {
 
 // Stats is the current resource usage of a sandbox. Fields may be unknown.
 type Stats struct {
-	Uptime      time.Duration // of the main process
+	Uptime      time.Duration // since the main process started
 	Running     int           // running commands, and ended commands with background processes
 	CPU         time.Duration // used since it was started; zero is unknown
 	MemoryBytes int64         // with the pages of files in memory; zero is unknown
 	PIDs        int64         // processes and threads; zero is unknown
 	// WorkspaceBytes is the size of the files below the work directory and in the home directory. WorkspaceMore means
-	// more files than were counted.
+	// that not all files were counted.
 	WorkspaceBytes int64
 	WorkspaceMore  bool
 }

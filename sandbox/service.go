@@ -40,25 +40,25 @@ type Service struct {
 	// connections.
 	MaxConns int
 	// Handle serves a connection in a separate goroutine. The connection is closed when Handle returns. The context
-	// ends a second after the command, with Serve's stop, or with the handle. For a TCP port, the command is unknown,
-	// so the context has the values of the starting call of the sandbox's latest command, for example the trace and
-	// audit record.
+	// ends a second after the command, when Serve's stop is called, or with the handle. For a TCP port, the command is
+	// unknown, so the context has the values of the call that started the sandbox's latest command, for example the
+	// trace and audit record.
 	Handle func(context.Context, *ServiceConn)
-	// Env returns variables for every command of this process during Serve. addr is the service's address. Variables of
-	// Request.Env and of the command override them. Only JAVA_TOOL_OPTIONS contains the options of the service and then
-	// the other options. May be nil.
+	// Env returns variables for every command that this process starts during Serve. addr is the service's address.
+	// Variables of Request.Env and of the command override them. The only exception is JAVA_TOOL_OPTIONS, which contains
+	// the service's options followed by the other options. May be nil.
 	Env func(addr string) map[string]string
 }
 
-// ServiceConn is a connection of a command.
+// ServiceConn is a connection from a command.
 type ServiceConn struct {
 	net.Conn
 	ConnID string
 	// ExecID, Program, and Grant are only set for connections to "tools". ExecID is the connecting process's command.
-	// Program is the name of the process, which the process chooses. Grant is the Value of the command's ServiceGrant.
+	// Program is the name of the process, chosen by the process itself. Grant is the Value of the command's ServiceGrant.
 	ExecID, Program string
 	Grant           any
-	Span            trace.SpanContext // span of the command's starting call
+	Span            trace.SpanContext // span of the call that started the command
 
 	peer *client.Peer // same connection as Conn
 }
@@ -80,11 +80,11 @@ type grant struct {
 	end      context.CancelFunc
 }
 
-// Serve serves connections to a service until stop is called or the handle is closed, even after broken links. Neither
-// waits for Handle to return. Serve returns the address inside the sandbox, "@NAME" or "HOST:PORT". If this process
-// already serves the name, Serve returns the address and an error wrapping backend.ErrExists. If another process serves
-// the same name, it takes over the service permanently. A connection does not count as use of the sandbox, but the
-// command does.
+// Serve serves connections to a service until stop is called or the handle is closed, even if the link to the sandbox
+// breaks and is restored. Neither stopping nor closing waits for Handle to return. Serve returns the address inside the
+// sandbox, "@NAME" or "HOST:PORT". If this process already serves the name, Serve returns the address and an error
+// wrapping backend.ErrExists. If another process serves the same name, the other process takes over the service
+// permanently. A connection does not count as use of the sandbox, but the command does.
 //
 // The sandbox's kernel identifies the command of a connection. The sandbox is the security boundary: a hostile command
 // can impersonate another command of the same sandbox.

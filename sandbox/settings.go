@@ -17,8 +17,8 @@ import (
 // policyDigits is how many hexadecimal digits of the digest results have.
 const policyDigits = 12
 
-// Settings are the settings in force for a command. Missing settings are omitted in JSON, to keep the digests of other
-// sandboxes if a field is added.
+// Settings are the settings in force for a command. Missing settings are omitted in JSON, so that a new field does not
+// change the digests of other sandboxes.
 type Settings struct {
 	Backend      string              `json:"backend"`
 	Isolation    backend.Isolation   `json:"isolation"`
@@ -29,14 +29,14 @@ type Settings struct {
 	Limits       backend.Limits      `json:"limits"`
 	Network      backend.NetworkMode `json:"network"`
 	Egress       Egress              `json:"egress,omitzero"`
-	Mounts       []backend.Mount     `json:"mounts,omitempty"` // caches included
+	Mounts       []backend.Mount     `json:"mounts,omitempty"` // including caches
 	Environment  Environment         `json:"environment,omitzero"`
 
 	// Tools is the SHA-256 of the definitions of the command's host tools.
 	Tools string `json:"tools,omitempty"`
 }
 
-// Evidence identifies the isolation and the settings of a command in the result.
+// Evidence identifies a command's isolation and settings in its result.
 type Evidence struct {
 	Isolation backend.Isolation `json:"isolation" jsonschema:"enum=process,enum=container,enum=kernel,enum=vm"`
 	Backend   string            `json:"backend"`

@@ -11,8 +11,9 @@ import (
 
 // Snapshot saves the current files of the workspace under a name with 1 to 128 letters, digits, '_', '-', and '.'.
 // While it copies the files, commands are frozen. If they cannot be frozen, the error wraps backend.ErrUnsupported.
-// Unwritten data of commands is not saved. Snapshots are deleted with the workspace. If the name exists, the error
-// wraps backend.ErrExists. If the sandbox has backend.MaxSnapshots snapshots, the error wraps backend.ErrCapacity.
+// Data that commands have not written is not saved. Snapshots are deleted with the workspace. If the name is taken, the
+// error wraps backend.ErrExists. If the sandbox already has backend.MaxSnapshots snapshots, the error wraps
+// backend.ErrCapacity.
 func (s *Sandbox) Snapshot(ctx context.Context, name string) (snap backend.Snapshot, err error) {
 	err = s.withSnapshots(ctx, telemetry.SpanSnapshot, "Snapshot", func(ctx context.Context) error {
 		snap, err = s.b.Snapshot(ctx, s.engine.ID, name)
@@ -37,9 +38,9 @@ func (s *Sandbox) RemoveSnapshot(ctx context.Context, name string) error {
 	})
 }
 
-// Rollback ends all commands and restores the workspace's files from a snapshot. A started rollback is completed even
-// if ctx ends or this process dies; then the next process to connect completes it. Files outside the workspace, for
-// example in /tmp, are not changed.
+// Rollback ends all commands and restores the workspace's files from a snapshot. A rollback that has started is
+// completed even if ctx ends or this process dies. After a process has died, the next process to connect completes it.
+// Files outside the workspace, for example in /tmp, are not changed.
 func (s *Sandbox) Rollback(ctx context.Context, name string) error {
 	return s.withSnapshots(ctx, telemetry.SpanRollback, "Rollback", func(ctx context.Context) error {
 		err := s.b.Rollback(ctx, s.engine.ID, name)

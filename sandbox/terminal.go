@@ -18,10 +18,10 @@ import (
 
 // Errors of terminals.
 var (
-	// ErrDetached reports a detached client. The terminal's command is still running.
+	// ErrDetached reports that the client has detached. The terminal's command is still running.
 	ErrDetached = errors.New("detached from the terminal; its command is still running")
-	// ErrTakenOver reports another client on the terminal. The command is still running, and the client can attach
-	// again.
+	// ErrTakenOver reports that another client has taken over the terminal. The command is still running, and the client
+	// can attach again.
 	ErrTakenOver = errors.New("detached from the terminal: another client took it over; its command is still running")
 )
 
@@ -33,10 +33,10 @@ type TerminalSize struct{ Rows, Cols uint16 }
 
 // TerminalRequest describes a command on a terminal.
 type TerminalRequest struct {
-	// Argv is passed without changes. If empty, the command is a shell: the sandbox's $SHELL, or the first available shell
-	// of bash, zsh, ash, and sh.
+	// Argv is passed unchanged. If empty, the command is a shell: the sandbox's $SHELL, or the first available one of
+	// bash, zsh, ash, and sh.
 	Argv []string
-	Dir  string            // default the workspace; a relative path is relative to it
+	Dir  string            // defaults to the workspace; a relative path is relative to it
 	Env  map[string]string // overrides the sandbox's and the image's environment; the caller should set TERM
 	Size TerminalSize
 	// Unattended is how long the command may run while no client is attached, from MinExecTimeout to MaxExecTimeout. If
