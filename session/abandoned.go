@@ -54,10 +54,10 @@ func (m *Manager) endUnowned(ctx context.Context, rec record.Record, event owner
 	return sandbox.WrapError("Close", m.driver, rec.ID, err)
 }
 
-// Gone returns the keys of a scope whose sandbox was lost, expired, or was removed by another process. Opening such a
-// key creates an empty sandbox. Gone omits keys with a newer sandbox, keys whose sandbox was closed by the owner, and
-// sandboxes whose record the store has deleted since. there are the keys of the existing sandboxes. Calling Gone counts
-// as a use of them, to keep them until they are opened. If nothing is recorded, Gone does not query the engine.
+// Gone returns the keys of a scope whose sandbox was lost, has expired, or was removed by another process. Opening such
+// a key creates an empty sandbox. Gone omits keys with a newer sandbox, keys whose sandbox was closed by the owner, and
+// sandboxes whose record the store has deleted since. there contains the keys of the existing sandboxes. Calling Gone
+// counts as a use of them, to keep them until they are opened. If nothing is recorded, Gone does not query the engine.
 func (m *Manager) Gone(ctx context.Context, scope record.Scope) (gone, there []Key, err error) {
 	recs, err := m.store.List(ctx)
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Cache is a read-only directory of the engine's host for sandboxes. It also holds the settings for programs in the
-// sandbox to find the cached files. See docs/guides/packages-and-caches.md. Package session/cache maintains caches.
+// Cache is a read-only directory of the engine's host for sandboxes. It also holds the settings that sandboxed programs
+// need to find the cached files. See docs/guides/packages-and-caches.md. Package session/cache maintains caches.
 type Cache struct {
 	Name   string // letters, digits and '-'
 	Source string // directory on the engine's host; if it does not exist, the cache has no effect
 	// Env are environment variables for commands. They override the image's variables, and the request's variables
 	// override them. A star stands for the cache directory in the sandbox.
 	Env map[string]string
-	// Begin is a shell command for the workspace of a new sandbox. It runs once, with Env. It can prepare a writable
-	// cache, for example by copying files. If it fails, the sandbox is opened without the cache's effect.
+	// Begin is a shell command that runs once in the workspace of a new sandbox, with Env. It can prepare a writable
+	// cache, for example by copying files. If it fails, the sandbox is opened anyway, but the cache has no effect.
 	Begin string
 }
 

@@ -27,8 +27,8 @@ const pruneEvery = 100
 
 // CloseSession closes the session of key. If the key is not open, it does nothing. If the sandbox is being created,
 // CloseSession cancels the creation, and the waiting callers get backend.ErrClosed. If a sandbox of this manager is
-// being opened again, because it was lost or is being rebuilt, CloseSession also removes the sandbox, except with
-// opts.KeepWorkspace.
+// being opened again, because it was lost or is being rebuilt, CloseSession also removes the sandbox, unless
+// opts.KeepWorkspace is set.
 func (m *Manager) CloseSession(ctx context.Context, key Key, opts CloseOptions) error {
 	m.mu.Lock()
 	e := m.entries[key]
@@ -63,10 +63,10 @@ func (m *Manager) closeFor(ctx context.Context, s *Session, keepWorkspace bool) 
 	return m.closeSession(ctx, s, owner.WorkspaceOnly, owner.Removed)
 }
 
-// CloseScope closes all sessions of a scope, including sandboxes during creation. If the scope is a run, closing is
-// final: CloseScope also removes the sandboxes of the run's earlier processes, and later Open calls fail with
-// backend.ErrClosed for at least an hour. Run ids are not reused. Sandboxes with a Request.Retention accept no more
-// calls, but they are removed only when the retention period has passed. ctx does not limit the cleanup. Calling
+// CloseScope closes all sessions of a scope, including sandboxes that are still being created. If the scope is a run,
+// closing is final: CloseScope also removes the sandboxes of the run's earlier processes, and later Open calls fail
+// with backend.ErrClosed for at least an hour. Run ids are not reused. Sandboxes with a Request.Retention accept no
+// more calls, but they are removed only when the retention period has passed. ctx does not limit the cleanup. Calling
 // CloseScope again does nothing.
 func (m *Manager) CloseScope(ctx context.Context, scope record.Scope) error {
 	m.mu.Lock()

@@ -77,8 +77,8 @@ func (s shape) differences(other shape) []string {
 	})
 }
 
-// Differences returns the names of the differing configuration fields, including the values of environment variables.
-// It compares defaults only if a manager has prepared both requests.
+// Differences returns the names of the configuration fields that differ. It also compares the values of environment
+// variables. It compares defaults only if a manager has prepared both requests.
 func (r Request) Differences(other Request) []string {
 	fields := r.shape().differences(other.shape())
 	if !maps.Equal(r.Env, other.Env) && !slices.Contains(fields, "env") {

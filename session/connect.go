@@ -16,8 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Connect returns a session on another process's sandbox of this instance. Closing the session only ends the
-// connection. Commands get the image's environment and their own, but not the environment of the owner's request.
+// Connect returns a session for a sandbox of this instance that another process opened. Closing the session only ends
+// the connection. Commands get the image's environment and their own, but not the environment of the owner's request.
 //
 // If this manager owns the sandbox, Connect returns the existing session. If a named sandbox is stopped and has no
 // owner, Connect starts it.
@@ -48,8 +48,8 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 	return s, err
 }
 
-// Look is like Connect, to observe a sandbox of this or another manager without using it. Calls in the session do not
-// count as use, so the sandbox becomes idle. Look does not start a stopped sandbox: the error then wraps
+// Look is like Connect, but it observes a sandbox of this or another manager without using it. Calls in the session do
+// not count as use, so the sandbox can become idle. Look does not start a stopped sandbox: the error then wraps
 // backend.ErrLost. Close the session soon, because the cleanup of sandboxes without an owner waits for connections.
 func (m *Manager) Look(ctx context.Context, id string) (*Session, error) {
 	engine, key, err := m.findUsed(ctx, id)
@@ -163,9 +163,9 @@ func (m *Manager) join(ctx context.Context, rec record.Record, req Request) (*Se
 	return s, nil
 }
 
-// Join returns the sessions of a scope as InScope does and, with Options.Join, of sandboxes there from other processes
-// of the instance. Their hosts are served as by Lookup. If a sandbox died and cannot be started, calls in the session
-// fail with backend.ErrLost.
+// Join returns the sessions of a scope, as InScope does. With Options.Join, it also returns sessions for sandboxes in
+// the scope that belong to other processes of the instance. Their hosts are served as in Lookup. If a sandbox died and
+// cannot be started, calls in the session fail with backend.ErrLost.
 func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, error) {
 	if !m.opts.Join {
 		return m.InScope(scope), nil

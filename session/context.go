@@ -15,8 +15,8 @@ type (
 	baseKey        struct{}
 )
 
-// WithSessionName sets the name of the run's sandbox for agents run with ctx and without a name. A workflow step with a
-// separate sandbox uses it to select this sandbox for the tools of the step's agent.
+// WithSessionName sets the name of the run's sandbox for agents that run with ctx and specify no name. A workflow step
+// with a separate sandbox uses it to select this sandbox for the tools of the step's agent.
 func WithSessionName(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, sessionNameKey{}, name)
 }
@@ -55,9 +55,9 @@ func BaseFromContext(ctx context.Context) (Request, bool) {
 	return base, ok
 }
 
-// WithDefaults returns r with zero fields taken from base, except IdlePolicy, Mode, and Match, and, by name, the
-// variables of base missing in r. If base explicitly has no network, r has none either, but services, which are not a
-// network.
+// WithDefaults returns r with its zero fields taken from base, except IdlePolicy, Mode, and Match. It also adds the
+// environment variables of base that r does not set. If base explicitly disables the network, the result has no network
+// either. It can still have services, which are not a network.
 func (r Request) WithDefaults(base Request) Request {
 	if r.Image == "" {
 		r.Image, r.DefaultImage = base.Image, base.DefaultImage

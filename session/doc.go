@@ -15,15 +15,15 @@
 // Sandboxes outlive the owner process, so close the manager or the scope even if the program fails. If a process is
 // killed, the sandboxes stay on the engine until another process sweeps them. The other process needs a manager with
 // the same Options.Instance and a shared Store, for example a store of package record/sqlite. Every such manager sweeps
-// when it is created and once a minute. The workcell command sweeps in a separate process, but a library has none.
-// Restart the program, or call admin.Sweep from a timer. Without an Instance, the sandbox of a killed program exits two
-// minutes after the idle timeout. Then `workcell sandbox gc` lists the sandbox, and the sweep of any manager on the
-// engine removes it an hour after the creation. To remove sandboxes at SIGTERM, use signal.NotifyContext and close the
-// manager.
+// when it is created and once a minute. The workcell command sweeps in a separate process, but a program that uses the
+// library has no such process. Restart the program, or call admin.Sweep from a timer. Without an Instance, the sandbox
+// of a killed program exits two minutes after the idle timeout. Then `workcell sandbox gc` lists the sandbox, and the
+// sweep of any manager on the engine removes it an hour after the creation. To remove sandboxes at SIGTERM, use
+// signal.NotifyContext and close the manager.
 //
 // # Errors
 //
-// Package sandbox describes the errors. If a key is open with another request, Open returns a [*ConflictError].
+// Package sandbox describes the errors. If a key is open with a different request, Open returns a [*ConflictError].
 //
 // # Spans
 //

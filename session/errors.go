@@ -9,14 +9,14 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// ConflictError reports a key open with another request. It wraps backend.ErrExists.
+// ConflictError reports that the key is open with a different request. It wraps backend.ErrExists.
 type ConflictError struct {
 	Key Key
 	// Fields are the differing fields: "image", "user", "root", "env", "limits", "network", "oci_runtime",
-	// "environment", "mounts", "cache", or "idle policy". "request" means a differing hash, without knowledge of the
-	// fields.
+	// "environment", "mounts", "cache", or "idle policy". "request" means that the hashes differ, but the fields are
+	// unknown.
 	Fields []string
-	// Gone reports a removed sandbox. Only the files were kept.
+	// Gone means that the sandbox was removed and only its files were kept.
 	Gone bool
 }
 
@@ -33,8 +33,8 @@ func (e *ConflictError) Error() string {
 // Unwrap returns backend.ErrExists.
 func (e *ConflictError) Unwrap() error { return backend.ErrExists }
 
-// VanishedError reports a missing container of a sandbox, or a missing equivalent of the driver. The workspace was
-// kept, and the next Open of Key recreates the sandbox. VanishedError wraps backend.ErrLost.
+// VanishedError reports that a sandbox's container, or the driver's equivalent of a container, is missing. The
+// workspace was kept, and the next Open of Key recreates the sandbox. VanishedError wraps backend.ErrLost.
 type VanishedError struct {
 	Key Key
 }

@@ -32,8 +32,8 @@ func (m *Manager) Get(key Key) (*Session, error) {
 // wrapping backend.ErrClosed. If it died and has no session, the error wraps backend.ErrLost. The session of a dead
 // sandbox can still be closed; its other calls return ErrLost. For an id of another scope, Lookup returns the same
 // error as for an unknown id and logs the attempt. Without Options.Join, Lookup knows only ids of this manager and does
-// not query the engine. Commands in a joined sandbox reach hosts only if the request of WithBase has the same allowlist
-// as the record.
+// not query the engine. Commands in a joined sandbox reach hosts only if the request set by WithBase has the same
+// allowlist as the record.
 func (m *Manager) Lookup(ctx context.Context, scope record.Scope, id string) (_ *Session, err error) {
 	defer func() { err = sandbox.WrapError("Lookup", m.driver, "", err) }()
 	if err := ctx.Err(); err != nil {
@@ -109,7 +109,7 @@ func (m *Manager) inScope(want func(*Session) bool) []*Session {
 }
 
 // List describes the instance's sandboxes on the engine, including sandboxes of other processes. It also describes lost
-// sandboxes of this manager. The result is in order of creation. If the store fails, List omits its facts.
+// sandboxes of this manager. The result is in order of creation. If the store fails, List omits the store's data.
 func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
 	if err != nil {
@@ -210,7 +210,7 @@ func (i Info) Settings() sandbox.Settings {
 }
 
 // CheckIsolation returns a backend.IsolationError if a new sandbox for req would be less isolated than req or Defaults
-// require. Open checks the same. CheckIsolation allows callers to report the location of the requirement.
+// require. Open performs the same check. With CheckIsolation, callers can report where the requirement comes from.
 func (m *Manager) CheckIsolation(req Request) error {
 	has, known := m.b.Capabilities().Isolation[cmp.Or(req.OCIRuntime, m.opts.Defaults.OCIRuntime)]
 	if !known {

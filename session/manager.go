@@ -175,7 +175,7 @@ func (m *Manager) keyAttributes(key Key) []attribute.KeyValue {
 	return telemetry.SandboxAttributes(m.driver, key.String(), key.Run())
 }
 
-// Close closes all sessions of this manager and stops the goroutines. It returns when the sandboxes are removed, or
+// Close closes all sessions of this manager and stops the goroutines. It waits until the sandboxes are removed and
 // returns the errors of failed removals. ctx does not limit the removal. Calling Close again has no effect.
 func (m *Manager) Close(ctx context.Context) error { return m.end(ctx, owner.Gone) }
 

@@ -69,13 +69,14 @@ var errAbandoned = errors.New("session: all callers canceled")
 // = true. Files of a lost sandbox are kept for the idle timeout. Files of named sandboxes and of runs are kept for 30
 // days.
 //
-// If the key is open with another request, Open returns a ConflictError. If Options.MaxSandboxes is reached, the error
-// wraps backend.ErrCapacity. If the run has ended, the error wraps backend.ErrClosed.
+// If the key is open with a different request, Open returns a ConflictError. If Options.MaxSandboxes is reached, the
+// error wraps backend.ErrCapacity. If the run has ended, the error wraps backend.ErrClosed.
 //
 // If another process died or called Detach, Open adopts the process's sandbox with the existing files and returns
 // created = false. If a living process owns the sandbox, the error wraps backend.ErrExists. For named sandboxes
-// (UserKey), Open first waits for a short time. Options.Store knows the living processes. Without a shared store, Open
-// finds only named sandboxes of other processes, and none if labels can be forged (backend.Capabilities.Forgeable).
+// (UserKey), Open first waits for a short time. Options.Store records which processes are alive. Without a shared
+// store, Open finds only named sandboxes of other processes, and none if labels can be forged
+// (backend.Capabilities.Forgeable).
 func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, created bool, err error) {
 	ctx, span := telemetry.StartWith(ctx, m.tracers, telemetry.SpanOpen, m.keyAttributes(key)...)
 	began := time.Now()

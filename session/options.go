@@ -34,7 +34,7 @@ type ImagePolicy interface {
 
 // Options configure a Manager. Zero fields have defaults.
 type Options struct {
-	// Instance is the name of this installation on the engine. Of other instances, the manager only removes exited
+	// Instance is the name of this installation on the engine. From other instances, the manager removes only exited
 	// sandboxes whose managers had no Instance. If empty, the name is random, so the sandboxes of an earlier process
 	// are never found again.
 	Instance string
@@ -42,8 +42,8 @@ type Options struct {
 	// store after the manager.
 	//
 	// With a store and an Instance, the manager also cleans up after dead processes of the instance. When it starts and
-	// in each round of the reaper, it removes sandboxes without an owner and expired sandboxes. Therefore all managers
-	// of an instance must share one store, or none may have one.
+	// in each round of the reaper, it removes sandboxes without an owner and expired sandboxes. Therefore either all
+	// managers of an instance must share one store, or none may have a store.
 	Store record.Store
 	// Engine distinguishes the engines of one Store. If empty, it is the driver's name.
 	Engine string
@@ -57,8 +57,8 @@ type Options struct {
 	Defaults Defaults
 	// AllowRoot allows Request.User to be root.
 	AllowRoot bool
-	// MaxSandboxes is the maximum number of sandboxes of this manager, including pooled sandboxes and sandboxes during
-	// creation. To open a sandbox at the limit, the manager removes a pooled one. Zero means no limit.
+	// MaxSandboxes is the maximum number of sandboxes of this manager, including pooled sandboxes and sandboxes that are
+	// being created. To open a sandbox at the limit, the manager removes a pooled one. Zero means no limit.
 	MaxSandboxes int
 	// IdleTimeout is the idle time after which a session is closed. Request.IdleTimeout overrides it. If zero, it is
 	// DefaultIdleTimeout. If negative, sessions do not time out.
@@ -95,7 +95,7 @@ type Options struct {
 }
 
 // Defaults are an operator's settings for all sandboxes of a manager. A Request overrides them, and they override the
-// defaults of the driver and the package. The limits of a Request (Request.Ceiling, Options.Images) also apply to them.
+// defaults of the driver and the package. The limits on a Request (Request.Ceiling, Options.Images) also apply to them.
 type Defaults struct {
 	Limits      backend.Limits    `json:"limits,omitzero"`       // for zero fields of Request.Limits
 	ExecTimeout time.Duration     `json:"exec_timeout,omitzero"` // for Request.ExecTimeout
@@ -109,15 +109,15 @@ type Defaults struct {
 
 // Request describes a sandbox. Only Image is required.
 //
-// All openers of a key share one session. Therefore the fields for the sandbox's configuration must be the same in
+// All callers that open a key share one session. Therefore the fields that configure the sandbox must be the same in
 // every Open, except for the fields noted below. If a field differs, Open returns a ConflictError.
 type Request struct {
 	Image string // image reference
 	// Language is the frontmatter runtime of Image, or empty if unknown. It does not affect the sandbox. If this is a base
 	// request (WithBase), an agent with code in another language uses the image of that language instead of Image.
 	Language string
-	// DefaultImage means an Image that is only the default for Language and was not requested. Defaults.Images
-	// overrides it.
+	// DefaultImage means that Image is only the default for Language and was not requested. Defaults.Images overrides
+	// such an Image.
 	DefaultImage bool
 	// Pull controls when the image is pulled. The first opener's value applies.
 	Pull backend.PullPolicy
@@ -126,7 +126,7 @@ type Request struct {
 
 	User string            // "uid", "uid:gid" or "root"; empty is backend.DefaultUser
 	Root backend.RootMode  // zero is read-only
-	Env  map[string]string // environment of every command, over the image's
+	Env  map[string]string // environment of every command; overrides the image's
 	// RootSet means that Root was requested. Without it, WithDefaults replaces a zero Root.
 	RootSet bool
 
@@ -138,25 +138,25 @@ type Request struct {
 	Isolation backend.Isolation
 
 	Network backend.NetworkMode // empty is NetworkNone
-	Egress  sandbox.Egress      // with NetworkNone: the hosts for commands, through this process
+	Egress  sandbox.Egress      // with NetworkNone: hosts that commands can reach through this process
 
-	// Mounts are directories of the engine's machine. See docs/operations/mounts.md before one is writable.
+	// Mounts are directories on the engine's host. Read docs/operations/mounts.md before you make one writable.
 	Mounts []backend.Mount
 	// Environment is the set of packages to install. Opening the first sandbox with an environment waits for the
 	// installation. The installation uses a separate sandbox, which does not count against Options.MaxSandboxes.
 	Environment Environment
-	// Caches are the names of the Options.Caches for the sandbox.
+	// Caches are the names of the sandbox's caches, from Options.Caches.
 	Caches []string
 
 	// IdleTimeout overrides Options.IdleTimeout. If zero, the manager's timeout applies. If negative, the sandbox does
-	// not time out. If several openers set it, the longest timeout applies. Without a process to close the sandbox, it
-	// exits after the longest of two minutes, the first opener's timeout, and Retention, plus two minutes.
+	// not time out. If several openers set it, the longest timeout applies. If no process is left to close the sandbox,
+	// it exits after the longest of two minutes, the first opener's timeout, and Retention, plus two minutes.
 	IdleTimeout time.Duration
 	// IdlePolicy applies to named sandboxes (UserKey) of managers with an Instance and a Store. If empty, an existing
 	// sandbox keeps the policy, and a new one has Defaults.IdlePolicy or IdleRemove. IdleStop requires files to survive
 	// a stop. If the driver cannot keep them, for example in a workspace with a size limit, Open returns an error
-	// wrapping backend.ErrUnsupported. When a sandbox is stopped as idle, the session is closed for all holders. The
-	// sandbox then has no owner until it is opened again, and closing the manager does not remove it.
+	// wrapping backend.ErrUnsupported. When a sandbox is stopped because it is idle, the session is closed for all
+	// holders. The sandbox then has no owner until it is opened again, and closing the manager does not remove it.
 	IdlePolicy record.IdlePolicy
 	// ExecTimeout is the default timeout for commands, from sandbox.MinExecTimeout to sandbox.MaxExecTimeout. If zero,
 	// it is sandbox.DefaultExecTimeout. The first opener's value applies.
@@ -240,13 +240,13 @@ type Info struct {
 	User    string              `json:"user"`
 	Network backend.NetworkMode `json:"network"`
 	Mounts  []backend.Mount     `json:"mounts,omitempty"`
-	Egress  sandbox.Egress      `json:"egress,omitzero"` // only of an open or recorded session
+	Egress  sandbox.Egress      `json:"egress,omitzero"` // only for an open or recorded session
 	// Environment is the installed environment. It is set only for an open or recorded session.
 	Environment Environment       `json:"environment,omitzero"`
 	Root        backend.RootMode  `json:"root"`
 	Limits      backend.Limits    `json:"limits"`
 	Isolation   backend.Isolation `json:"isolation,omitempty"`
-	// OCIRuntime is the requested OCI runtime; only of an open or recorded session.
+	// OCIRuntime is the requested OCI runtime. It is set only for an open or recorded session.
 	OCIRuntime string `json:"oci_runtime,omitempty"`
 	// Workspace is the mechanism that enforces Limits.WorkspaceBytes.
 	Workspace backend.Enforcement `json:"workspace,omitempty"`
@@ -262,8 +262,8 @@ type Info struct {
 	Labels          map[string]string   `json:"labels,omitempty"`
 	// LastUsed is when the session's last call began or ended. It is zero if only another process knows the time.
 	LastUsed time.Time `json:"last_used,omitzero"`
-	// IdleTimeout and IdlePolicy are zero if only another process knows them. ExecTimeout is set for an open session. A
-	// negative value means no timeout.
+	// IdleTimeout and IdlePolicy are zero if only another process knows them. ExecTimeout is set only for an open session.
+	// A negative value means no timeout.
 	IdleTimeout time.Duration     `json:"idle_timeout,omitempty"`
 	IdlePolicy  record.IdlePolicy `json:"idle_policy,omitempty"`
 	ExecTimeout time.Duration     `json:"exec_timeout,omitempty"`

@@ -33,13 +33,13 @@ const (
 // PoolSpec describes pooled sandboxes for one kind of request.
 type PoolSpec struct {
 	// Request describes the sandboxes. An Open uses one of them if image, user, root, limits, network, OCI runtime,
-	// environment, mounts, and caches are the same after defaults and ceiling. All other fields must be empty or are
-	// ignored.
+	// environment, mounts, and caches are the same after defaults and ceiling have been applied. All other fields must be
+	// empty or are ignored.
 	Request Request
 	// Size is the number of sandboxes to keep ready.
 	Size int
-	// IdleTimeout removes the sandboxes if no Open has requested this kind for that long. The next such Open creates a
-	// sandbox. If zero, it is DefaultPoolIdle. If negative, the sandboxes do not time out.
+	// IdleTimeout is the time without an Open for this kind after which the sandboxes are removed. The next such Open
+	// creates a sandbox. If zero, it is DefaultPoolIdle. If negative, the sandboxes do not time out.
 	IdleTimeout time.Duration
 }
 

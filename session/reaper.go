@@ -53,8 +53,8 @@ func (m *Manager) reap(ctx context.Context) {
 }
 
 // KeepInUse keeps the open sandboxes of a scope in use until release is called, for example while a run executes. No
-// call has to be running in them. The idle timeouts then start again. Sandboxes of other processes are kept in use only
-// while they are joined.
+// call has to be running in them. After release, the idle timeouts start again. Sandboxes of other processes are kept
+// in use only while they are joined.
 func (m *Manager) KeepInUse(scope record.Scope) (release func()) {
 	change := func(by int) {
 		m.mu.Lock()

@@ -15,9 +15,9 @@ import (
 // forksTogether is the maximum number of concurrent forks. Forks read the same files.
 const forksTogether = 4
 
-// Fork creates n new sandboxes with the files of a snapshot and otherwise with this sandbox's request. Each fork gets a
-// new key in this sandbox's scope, or a new name if this sandbox is named. If one fork cannot be created, Fork removes
-// all of them.
+// Fork creates n new sandboxes with the files of a snapshot. Apart from that, they have this sandbox's request. Each
+// fork gets a new key in this sandbox's scope, or a new name if this sandbox is named. If one fork cannot be created,
+// Fork removes all of them.
 func (s *Session) Fork(ctx context.Context, snapshot string, n int) (forks []*Session, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanFork)
 	defer func() {
@@ -43,8 +43,8 @@ func (s *Session) Fork(ctx context.Context, snapshot string, n int) (forks []*Se
 	return forks, nil
 }
 
-// ForkAs creates one fork with the specified key. If the key is already open, ForkAs returns the open session like
-// Open, whatever files the sandbox has. created reports whether the sandbox is new.
+// ForkAs creates one fork with the specified key. If the key is already open, ForkAs returns the open session, as Open
+// does, regardless of the sandbox's files. created reports whether the sandbox is new.
 func (s *Session) ForkAs(ctx context.Context, snapshot string, key Key) (fork *Session, created bool, err error) {
 	err = s.control.Do(func() error {
 		if err := backend.CheckSnapshotName(snapshot); err != nil {
