@@ -52,7 +52,8 @@ type RunOptions struct {
 	// Model overrides the file's model. If the provider differs, the file's `config:` is ignored, because the other
 	// provider would reject it. If empty, Run uses the file's model, or else Genkit's default model.
 	Model string
-	// Config replaces the file's `config:`. It is a map, or the type of the model's plugin. If nil, Run uses the file's.
+	// Config replaces the file's `config:`. It is a map or a value of the type that the model's plugin defines. If nil,
+	// Run uses the file's.
 	Config any
 	// MaxTurns limits the turns with tool calls. The model can use one more turn for the answer. If zero, it defaults to
 	// the file's `maxTurns`, or else to frontmatter.DefaultMaxTurns. For coding agents, it defaults to
@@ -66,7 +67,7 @@ type RunOptions struct {
 	// OnTool is called when a tool call starts and when it ends. Calls may come from several goroutines at once. If
 	// nil, Run reports no tool events.
 	OnTool func(ToolEvent)
-	// OnApproval decides on calls of host tools whose rule requires approval. It blocks until it has a decision. It may
+	// OnApproval decides on calls to host tools whose rule requires approval. It blocks until it has a decision. It may
 	// be called from several goroutines at once. If nil, Run uses the approver of ctx (hosttools.WithApprover). If ctx
 	// has no approver either, these calls are refused.
 	OnApproval hosttools.ApproverFunc
@@ -75,7 +76,7 @@ type RunOptions struct {
 // ToolEvent reports the start or the end of a tool call.
 type ToolEvent struct {
 	Tool     string
-	Ref      string // same for the start and the end event of a call
+	Ref      string // the same in a call's start and end events
 	Done     bool
 	Duration time.Duration // set if Done
 	Failure  string        // error code; set if Done and the output has an error
@@ -94,16 +95,16 @@ type AgentResult struct {
 	// Outputs are the files listed in the file's `outputs:`, keyed by their path in the workspace. Run collects them
 	// only if it began the run. If the caller began the run, the caller collects them with transfer.Collect.
 	Outputs      patch.Tree
-	Model        string // asked first; if another model answered (Fallback), its tokens are counted like this model's
+	Model        string // first model asked; if another model answered (Fallback), its tokens are counted as this model's
 	FinishReason string
 	Turns        int // number of the model's answers
 	ToolCalls    int
-	InputTokens  int // sum over all turns with CachedTokens, if the provider reports it
-	OutputTokens int // with reasoning
+	InputTokens  int // sum over all turns; includes CachedTokens if the provider reports them
+	OutputTokens int // including reasoning
 	CachedTokens int // input tokens from the provider's cache
 
-	// Evidence has an entry for each isolation and settings under which code of the agent ran, even if the agent
-	// failed.
+	// Evidence has an entry for each combination of isolation and settings under which the agent's code ran, even if
+	// the agent failed.
 	Evidence []sandbox.Evidence
 
 	// Executor is the result of the coding agent, with the cost. It is nil in other modes.
@@ -124,14 +125,14 @@ func (r *ExecutorResult) Cost() *float64 {
 	return &r.Metered.CostUSD
 }
 
-// Run runs the agent once. Template syntax and message markers in input are not interpreted. Missing input values come
-// from `input.default` in the file, per name.
+// Run runs the agent once. Template syntax and message markers in input are not interpreted. Each missing input value
+// is taken from `input.default` in the file.
 //
-// If ctx has neither a run (session.WithRun) nor a session of a Genkit agent, Run begins a run and closes the sandboxes
+// If ctx has neither a run (session.WithRun) nor a session of a Genkit agent, Run begins a run and closes its sandboxes
 // at the end. All spans are children of one span, invoke_agent NAME, so each run has one trace. In a workflow step with
 // a journal, Run records the conversation there. If the run is resumed, Run continues the recorded conversation.
 //
-// If the agent could not open the sandbox, Run fails, even if the model answered. Errors name the agent and its file.
+// If the agent could not open its sandbox, Run fails, even if the model answered. Errors name the agent and its file.
 // Callers can test for ai.ErrMaxTurnsExceeded, ai.ErrModelNotFound, backend.ErrInvalid (invalid input, see CheckInput),
 // and the errors of ctx.
 func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions) (res AgentResult, err error) {
@@ -500,11 +501,12 @@ func (a *Agent) InputSchema() map[string]any {
 	return action.Desc().InputSchema
 }
 
-// Document returns the agent's file as it was when loaded.
+// Document returns the agent's file as it was when it was loaded.
 func (a *Agent) Document() *frontmatter.Document { return a.doc }
 
 // RequestOver returns the sandbox request of an agent with configuration s in a run with base request base. fields
-// lists the fields s sets itself. For all other fields, the agent accepts an existing sandbox with different settings.
+// lists the fields that s itself sets. For all other fields, the agent accepts an existing sandbox with different
+// settings.
 func RequestOver(s frontmatter.Sandbox, base session.Request) (req session.Request, fields []string) {
 	return (&binding{cfg: s}).request(session.WithBase(context.Background(), base), s.Runtime)
 }

@@ -31,8 +31,8 @@ type CallOptions struct {
 	// Check is called before a tool runs, and again after a file was read and its size is known. If Check returns an
 	// error, the error is the result of the call. If nil, all calls are allowed.
 	Check func(ctx context.Context, args CallArgs) *hosttools.Error
-	// MaxSeconds is the longest timeout_seconds Check allows for a command. Schemas and notes show no longer timeout. If
-	// zero, it defaults to sandbox.MaxExecTimeout, one hour.
+	// MaxSeconds is the longest timeout_seconds that Check allows for a command. Schemas and notes never show a longer
+	// timeout. If zero, it defaults to sandbox.MaxExecTimeout, one hour.
 	MaxSeconds int64
 	// ReadBytes is the default number of bytes sandbox_fs_read returns. If zero, it defaults to 262,144.
 	ReadBytes int64
@@ -94,8 +94,8 @@ func (c *Calls) Call(ctx context.Context, name string, args json.RawMessage) (ou
 	return toolspec.Result{Error: fail}, nil
 }
 
-// Forget drops the records of closed sandboxes, to avoid accumulating them over many consecutive sandboxes. It keeps
-// the record of the run's shared sandbox, to allow a notice to the next user about the lost files.
+// Forget drops the records of closed sandboxes, so that they do not accumulate over many consecutive sandboxes. It
+// keeps the record of the run's shared sandbox, so that the next user can be notified about the lost files.
 func (c *Calls) Forget() {
 	b := c.own
 	b.mu.Lock()

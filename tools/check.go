@@ -18,8 +18,8 @@ import (
 
 // CheckAgent reads an agent's file and reports the problems that prevent it from running with any model and input. It
 // runs CheckPrompt and checks the partials. It also checks that the listed tools, middleware, and output format exist
-// in a program without additional ones. It returns all problems at once as frontmatter.Errors, some of which may be in
-// partials. If the file is readable, CheckAgent returns the document even with an error.
+// in a program that defines no additional ones. It returns all problems at once as frontmatter.Errors, some of which
+// may be in partials. If the file is readable, CheckAgent returns the document even with an error.
 func CheckAgent(file string) (*frontmatter.Document, error) {
 	src, err := frontmatter.ReadFile(file)
 	if err != nil {

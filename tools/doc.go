@@ -46,7 +46,7 @@
 //
 // The session of a Genkit agent (go/genkit/exp) is an open-ended run. All turns and sub-agents of the session use the
 // same sandbox until the idle timeout. Specify the user with session.WithUser. Without a user, any client with the
-// session's id could use the sandbox. To prevent this, ids from other sources than Genkit are refused. If a call is
+// session's id could use the sandbox. To prevent this, ids that do not come from Genkit are refused. If a call is
 // canceled, the processes it started in the sandboxes are killed.
 //
 // Tools can use only the sandboxes of one run. The error for an id of another run is the same as for an unknown id. The
@@ -77,7 +77,7 @@
 // Errors a model can act on are tool output. Every output may contain an error with a code, a message, a remediation,
 // and whether the same call may succeed later. docs/reference/errors.md lists all codes. A non-zero exit code is a
 // result, not an error. The middleware prevents model mistakes from ending a run. It converts the following to output:
-// calls of unknown or not offered tools, arguments in conflict with the schema, arguments other than JSON, and panics.
+// calls to tools that are unknown or not offered, arguments that do not match the schema or are not JSON, and panics.
 // Without the middleware, Genkit would end the run, run the tool anyway, or crash the program. Interrupts and errors of
 // a done context are not converted. Messages never contain host paths. Details for operators go to [Plugin.Logger].
 //

@@ -28,21 +28,21 @@ const pluginName = "workcell"
 //
 //	g := genkit.Init(ctx, genkit.WithPlugins(&tools.Plugin{Manager: manager}))
 //
-// It registers the middleware "workcell/sandbox". It registers no tools under the names models call, because any model
-// can call a registered tool, even if the tool was not offered. With GENKIT_ENV=dev, it registers tools for the Dev UI
-// under names such as workcell/sandbox_exec, so a developer can inspect and run them. The Dev UI tools share a sandbox,
-// which exists until sandbox_close, the idle timeout, or Manager.Close.
+// It registers the middleware "workcell/sandbox". It registers no tools under the names that models call, because any
+// model can call a registered tool, even if the tool was not offered. With GENKIT_ENV=dev, it registers tools for the
+// Dev UI under names such as workcell/sandbox_exec, so a developer can inspect and run them. The Dev UI tools share a
+// sandbox, which exists until sandbox_close, the idle timeout, or Manager.Close.
 //
 // Each genkit.Init needs a separate Plugin. Use, Tools, and the values they return are safe for concurrent use.
 type Plugin struct {
 	// Manager opens the sandboxes. Required. The caller must close it.
 	Manager *session.Manager
-	// Logger logs details operators need but models must not see: panics, internal errors, and failed cleanups. If nil,
-	// they are discarded.
+	// Logger logs details that operators need but models must not see: panics, internal errors, and failed cleanups. If
+	// nil, they are discarded.
 	Logger *slog.Logger
-	// HostTools is the registry of host tools code in sandboxes may call. An agent's `host_tools:` selects from it. The
-	// caller must close it. If nil, code has no host tools. HostTools may be set after genkit.Init, because GenkitSource
-	// requires the result, but must be set before the first call.
+	// HostTools is the registry of the host tools that code in sandboxes may call. An agent's `host_tools:` selects from
+	// it. The caller must close it. If nil, code has no host tools. HostTools may be set after genkit.Init, whose result
+	// GenkitSource requires, but it must be set before the first call.
 	HostTools *hosttools.Registry
 
 	// Models is the model proxy for coding agents in mode executor. It uses Genkit's provider names, which are the part
@@ -52,13 +52,14 @@ type Plugin struct {
 	// precedence. Without an entry, the image is workcell/COMMAND:VERSION.
 	ExecutorImages map[string]string
 
-	// ApprovalInterrupts makes a host tool call needing approval interrupt the sandbox_run or sandbox_exec call whose code
-	// makes it. It has no effect if ctx has an approver (hosttools.WithApprover). The command waits in the sandbox.
+	// ApprovalInterrupts means that a host tool call needing approval interrupts the sandbox_run or sandbox_exec call
+	// whose code made it. It has no effect if ctx has an approver (hosttools.WithApprover). The command waits in the
+	// sandbox.
 	//
-	// The interrupt has the metadata approval, exec_id, sandbox_id, tool, and arguments. A restart must have the same
-	// approval value in the metadata, and allow (bool). It delivers the decision and waits for the same command until the
-	// command's next approval. If a restart is interrupted again, Genkit returns the interrupted response together with an
-	// error. All Generate calls must belong to the same run (session.WithRun) in the same process.
+	// The interrupt has the metadata approval, exec_id, sandbox_id, tool, and arguments. The metadata of a restart must
+	// have the same approval value, and allow (bool). The restart delivers the decision and waits for the same command
+	// until it needs its next approval. If a restart is interrupted again, Genkit returns the interrupted response
+	// together with an error. All Generate calls must belong to the same run (session.WithRun) in the same process.
 	ApprovalInterrupts bool
 
 	initted  atomic.Bool
@@ -72,8 +73,8 @@ var (
 	_ ai.MiddlewarePlugin = (*Plugin)(nil)
 )
 
-// Name returns the plugin's name in Genkit. genkit.Init calls no other method of a plugin after it loaded the prompts.
-// Therefore, Name panics if one of the prompts configures a sandbox it would not get (see PromptFS).
+// Name returns the plugin's name in Genkit. genkit.Init calls no other method of a plugin after it has loaded the
+// prompts. Therefore, Name panics if one of the prompts configures a sandbox it would not get (see PromptFS).
 func (p *Plugin) Name() string {
 	p.checkLoaded()
 	return pluginName
@@ -139,8 +140,8 @@ func (p *Plugin) toolbox() *toolbox {
 }
 
 // Use returns the middleware for ai.WithUse. If s is invalid, the Generate call returns the error. Pass it before other
-// middleware, because it does not see the requests of a middleware before it, for example of Fallback. In mode
-// executor, pass it last. Media in messages must be data: URLs or, for Gemini, on YouTube or in the Files API.
+// middleware, because it does not see requests made by middleware before it, for example by Fallback. In mode executor,
+// pass it last. Media in messages must be data: URLs or, for Gemini, YouTube or Files API URLs.
 func (p *Plugin) Use(s Sandbox) ai.Middleware {
 	return middleware{s, p.toolbox()}
 }

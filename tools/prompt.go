@@ -19,8 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// CheckPrompt parses a dotprompt file and checks everything independent of a model. It checks the frontmatter as
-// strictly as package frontmatter, and the syntax of the template. The error is a frontmatter.Errors.
+// CheckPrompt parses a dotprompt file and checks everything that does not depend on a model. It checks the frontmatter
+// as strictly as package frontmatter, and the syntax of the template. The error is a frontmatter.Errors.
 func CheckPrompt(name string, src []byte) (*frontmatter.Document, error) {
 	doc, err := frontmatter.Parse(name, src)
 	if err != nil {
@@ -112,12 +112,12 @@ func recovered(err *error) {
 
 // LoadPrompt registers a dotprompt file under the base name of name, without ".prompt", and returns the prompt. Errors
 // contain name. LoadPrompt converts `sandbox:` to an entry of `use:`, so executing the prompt offers the sandbox tools
-// to the model. Then the default of `maxTurns:` is frontmatter.DefaultMaxTurns. LoadPrompt returns an error if the file
-// is malformed, or if it configures a sandbox and the plugin is missing. It never returns a prompt without the
+// to the model. In this case, `maxTurns:` defaults to frontmatter.DefaultMaxTurns. LoadPrompt returns an error if the
+// file is malformed, or if it configures a sandbox and the plugin is missing. It never returns a prompt without the
 // configured sandbox.
 //
-// If Execute gets ai.WithUse, Genkit ignores the file's `use:`, including the sandbox. Add other middleware to the
-// file's `use:` instead.
+// If you pass ai.WithUse to Execute, Genkit ignores the file's `use:`, including the sandbox. Add other middleware to
+// the file's `use:` instead.
 //
 // Genkit ignores `toolChoice:` in a file. Pass ai.WithToolChoice to Execute instead, or use an Agent, which supports
 // it.

@@ -14,13 +14,13 @@ import (
 //	genkit.Init(ctx, genkit.WithPlugins(plugin), genkit.WithPromptFS(tools.PromptFS(os.DirFS("."))))
 //
 // Without PromptFS, Genkit ignores `sandbox:`. Therefore, genkit.Init with a Plugin panics with the file's name if
-// Genkit loaded a prompt with `sandbox:` from a directory. It cannot check prompts of another file system than a
+// Genkit loaded a prompt with `sandbox:` from a directory. It cannot check prompts from file systems other than a
 // PromptFS, and logs their names. It also cannot check prompts loaded later, for example by genkit.LoadPrompt. Use
 // LoadPrompt or LoadAgents for them. Do not pass ai.WithUse to Execute (see LoadPrompt).
 //
 // Reading a malformed prompt file fails. Genkit logs this error and continues without the prompt. Use LoadAgents to get
-// the error. Partials and other files are unchanged. Reading a partial including itself fails too, because rendering it
-// would crash the program.
+// the error. Partials and other files are unchanged. Reading a partial that includes itself also fails, because
+// rendering it would crash the program.
 func PromptFS(fsys fs.FS) fs.FS { return promptFS{fsys} }
 
 type promptFS struct{ fsys fs.FS }

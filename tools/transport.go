@@ -12,10 +12,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// ExactTransport returns a transport removing HTML escapes from the requests of Genkit's model plugins and sends them
-// with next. Several plugins encode tool output, or the input of an earlier call, as a JSON string in their request.
-// encoding/json escapes <, >, and & in it, so models read \u003c instead of <. ExactTransport does not change other
-// requests.
+// ExactTransport returns a transport that removes HTML escapes from the requests of Genkit's model plugins and sends
+// the requests with next. Several plugins encode tool output, or the input of an earlier call, as a JSON string in
+// their request. encoding/json escapes <, >, and & in it, so models read \u003c instead of <. ExactTransport does not
+// change other requests.
 //
 // Set it as the transport of the plugins' HTTP client. The Ollama plugin has no such option, so set
 // [http.DefaultTransport] instead.
