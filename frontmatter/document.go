@@ -17,7 +17,7 @@ import (
 // this name.
 const Middleware = "workcell/sandbox"
 
-// Error is a problem in a file with the position. A problem of a [Sandbox] has a Field below `sandbox` instead.
+// Error is a problem in a file, with its position. A problem of a [Sandbox] has a Field below `sandbox` instead.
 type Error = hint.Problem
 
 // Errors are all problems of a file, sorted by line. errors.As finds the first [*Error].
@@ -36,7 +36,7 @@ type Document struct {
 	root  *yamlnode.Node // root of the frontmatter; nil if missing
 }
 
-// Meta contains the other frontmatter fields package tools needs. Genkit reads the file separately.
+// Meta contains the other frontmatter fields that package tools needs. Genkit reads the file separately.
 type Meta struct {
 	Model       string // "provider/name"
 	Description string
@@ -57,8 +57,8 @@ func Parse(name string, src []byte) (*Document, error) {
 	return d, nil
 }
 
-// Check is like Parse, but also returns a document with problems, for callers reporting all problems of a file. If the
-// file cannot be parsed at all, the document is nil. A document with problems must not be used otherwise.
+// Check is like Parse, but also returns a document with problems, for callers that report all problems of a file. If
+// the file cannot be parsed at all, the document is nil. A document with problems must not be used otherwise.
 func Check(name string, src []byte) (*Document, error) {
 	p, problem := cut(name, src)
 	if problem != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/rules"
 )
 
-// Executor is the value of `executor:`: the coding agent, a program in the sandbox for the agent's work.
+// Executor is the value of `executor:`: the coding agent, a program in the sandbox that does the agent's work.
 type Executor struct {
 	Command        string            `json:"command" yamlnode:"short" jsonschema:"enum=claude,enum=codex,enum=opencode,enum=gemini,enum=acp,enum=custom" jsonschema_description:"the coding agent's program; acp: a program that supports the Agent Client Protocol, custom: any program, both set in argv"`
 	Argv           []string          `json:"argv,omitzero" jsonschema_description:"acp and custom: the command line, with the placeholders {model}, {workdir}, {home}, and for custom {prompt}, {system}, {schema}, {max_turns}, {resume}"`

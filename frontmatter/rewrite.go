@@ -18,10 +18,10 @@ import (
 // default is 50.
 const DefaultMaxTurns = 40
 
-// Source returns the file in a form Genkit understands: `sandbox:` becomes an entry of `use:`, and DefaultMaxTurns is
-// added if the file has no maxTurns. The template's text does not change, but the line in the file
-// may change: errors count from BodyLine. To prevent dotprompt from missing the frontmatter, Source also fixes a byte
-// order mark, blank lines with CRLF before it, and a missing last newline.
+// Source returns the file in a form that Genkit understands: `sandbox:` becomes an entry of `use:`, and DefaultMaxTurns
+// is added if the file has no maxTurns. The template's text does not change, but its line in the file may change:
+// errors count from BodyLine. To prevent dotprompt from missing the frontmatter, Source also fixes a byte order mark,
+// blank lines with CRLF before it, and a missing last newline.
 func (d *Document) Source() ([]byte, error) {
 	if !d.parts.found {
 		return []byte(d.parts.text), nil

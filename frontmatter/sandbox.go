@@ -30,7 +30,7 @@ const (
 	ModeExecutor Mode = "executor"
 )
 
-// Lasting reports whether the sandbox keeps the files between calls in this mode.
+// Lasting reports whether the sandbox keeps its files between calls in this mode.
 func (m Mode) Lasting() bool { return m == ModeCode || m == ModeScript || m == ModeExecutor }
 
 // Runtime is the language of a sandbox. It selects the default image. The zero value means RuntimePython.
@@ -71,8 +71,8 @@ const (
 
 // Session names with a special meaning.
 const (
-	SessionDefault  = "default"  // sandbox all agents of a run share
-	SessionIsolated = "isolated" // sandbox only this agent uses; it cannot use others
+	SessionDefault  = "default"  // sandbox shared by all agents of a run
+	SessionIsolated = "isolated" // sandbox used only by this agent, which cannot use others
 	SessionUser     = "user"     // sandbox of the run's end user (session.WithUser); outlives runs
 )
 
@@ -107,15 +107,15 @@ type Sandbox struct {
 	Env     map[string]string `json:"env,omitzero" jsonschema_description:"environment variables of every command, in addition to the image's"`
 	Limits  Limits            `json:"limits,omitzero" jsonschema_description:"limits of the sandbox and of its commands"`
 	Network Network           `json:"network,omitzero" jsonschema_description:"network access of the sandbox; default: none"`
-	// Isolation is the least the sandbox must have; empty requires nothing.
+	// Isolation is the minimum isolation of the sandbox. If empty, there is no minimum.
 	Isolation backend.Isolation `json:"isolation,omitempty" jsonschema:"enum=process,enum=container,enum=kernel,enum=vm" jsonschema_description:"minimum isolation of the sandbox; if the backend is weaker, opening fails"`
-	// Services are HTTP services of the operator, which the sandbox reaches without a network.
+	// Services are the operator's HTTP services that the sandbox can reach without a network.
 	Services []ServiceUse `json:"services,omitzero" jsonschema_description:"HTTP services of the operator that code can call at http://NAME.workcell, without having their credentials"`
 	// PipPackages, NpmPackages and Setup are installed once for all sandboxes with the same settings.
 	PipPackages []string `json:"pip_packages,omitzero" jsonschema_description:"Python packages to install, with or without versions, such as requests>=2.31; wheels only"`
 	NpmPackages []string `json:"npm_packages,omitzero" jsonschema_description:"npm packages to install, with or without versions, such as lodash@^4; their scripts do not run"`
 	Setup       *Setup   `json:"setup,omitempty" jsonschema_description:"shell lines that install files in /opt/workcell"`
-	// Cache contains the names of host caches with files programs would otherwise download. The operator fills them.
+	// Cache contains the names of host caches with files that programs would otherwise download. The operator fills them.
 	Cache []string `json:"cache,omitzero" jsonschema_description:"names of the host's caches that programs read, such as pip, npm, go"`
 	// Outputs are the patterns of workspace files to collect after a run of the agent. Modes code, script, and
 	// executor.
@@ -124,9 +124,9 @@ type Sandbox struct {
 	Ports map[string]int64 `json:"ports,omitzero" jsonschema_description:"code mode: names of the ports that programs in the sandbox listen on; sandbox_open returns them"`
 	// Snapshots gives the agent the tools sandbox_snapshot and sandbox_rollback. Code mode only.
 	Snapshots bool `json:"snapshots,omitempty" jsonschema_description:"code mode: whether the agent may create snapshots of /workspace and roll back to them"`
-	// HostTools are the host tools sandboxed code may call, or nil. Modes code, script, and executor.
+	// HostTools are the host tools that sandboxed code may call, or nil. Modes code, script, and executor.
 	HostTools *HostTools `json:"host_tools,omitempty" jsonschema_description:"modes code, script, and executor: the host tools that sandboxed code may call"`
-	// Executor is the coding agent for the work. Mode executor only.
+	// Executor is the coding agent that does the work. Mode executor only.
 	Executor *Executor `json:"executor,omitempty" jsonschema_description:"mode executor: the coding agent that does the work"`
 
 	// First-generation fields, only for compute mode.
@@ -152,7 +152,7 @@ type Limits struct {
 	ExecTimeoutSeconds int64 `json:"exec_timeout_seconds,omitempty" jsonschema_description:"older spelling of exec_timeout, in seconds"`
 }
 
-// Duration is a duration files and JSON write as 90s, 15m, or 1h30m.
+// Duration is a duration that is written as 90s, 15m, or 1h30m in files and JSON.
 type Duration time.Duration
 
 func seconds(n int64) Duration { return Duration(time.Duration(n) * time.Second) }
@@ -198,7 +198,7 @@ func (l *Limits) fields() []limitField {
 	}
 }
 
-// Backend returns the limits an engine enforces.
+// Backend returns the limits that an engine enforces.
 func (l Limits) Backend() backend.Limits {
 	var out backend.Limits
 	for _, f := range l.fields() {
@@ -208,7 +208,7 @@ func (l Limits) Backend() backend.Limits {
 	return out
 }
 
-// LimitsOf returns the limits an engine enforces in the form files use.
+// LimitsOf returns the limits that an engine enforces, in the form used in files.
 func LimitsOf(enforced backend.Limits) Limits {
 	var l Limits
 	for _, f := range l.fields() {
@@ -246,7 +246,7 @@ func (n Network) Allowed() bool { return n.Enabled != nil && *n.Enabled }
 // Setup is the value of `setup:`.
 type Setup struct {
 	Run []string `json:"run,omitzero" jsonschema_description:"shell lines, which run once"`
-	// Network lists the hosts the setup commands, pip, and npm can reach in addition to the package registries.
+	// Network lists the hosts that the setup commands, pip, and npm can reach in addition to the package registries.
 	Network Hosts `json:"network,omitzero" jsonschema_description:"hosts that the installation can reach in addition to package registries"`
 }
 
