@@ -15,7 +15,7 @@ import (
 // the end of a step contains it. If a run goes back to before a step, the sandboxes are rolled back, and later entries
 // do not count: the entry with which the run resumes contains the number of the last valid entry.
 
-// ErrNoCheckpoint means a run cannot go back to before a step.
+// ErrNoCheckpoint means that a run cannot go back to the point before a step.
 var ErrNoCheckpoint = errors.New("no checkpoint before the step")
 
 // Checkpoint is the saved state of a run's sandboxes at the end of a step.
@@ -76,7 +76,7 @@ func makeRoom(ctx context.Context, s *session.Session, name string) error {
 	return s.RemoveSnapshot(ctx, list[i].Name)
 }
 
-// History returns the valid entries. If a run went back to before a step, the undone entries are not valid.
+// History returns the valid entries. If a run went back to the point before a step, the undone entries are not valid.
 func History(entries []Entry) []Entry {
 	var kept []Entry
 	for _, e := range entries {
@@ -88,9 +88,9 @@ func History(entries []Entry) []Entry {
 	return kept
 }
 
-// Before returns the remaining journal of a run on the way back to before the latest execution of a top-level step, and
-// the checkpoint for this point. If the step was not reached, or if no checkpoint exists, the error wraps
-// ErrNoCheckpoint.
+// Before returns the part of a run's journal that remains if the run goes back to the point before the latest execution
+// of a top-level step, and the checkpoint for this point. If the step was not reached, or if no checkpoint exists, the
+// error wraps ErrNoCheckpoint.
 func Before(entries []Entry, step string) ([]Entry, *Checkpoint, error) {
 	entries = History(entries)
 	at := -1
@@ -136,10 +136,10 @@ func pendingRollback(entries []Entry) (*Checkpoint, error) {
 	return nil, nil
 }
 
-// ResumeFrom resumes a run from before the latest execution of a top-level step, with the sandboxes rolled back to this
-// point. The effects of the step and of later steps are undone, and the steps run again. The run must have been created
-// with `checkpoints: true`. It may have failed: a failed run of this kind has no end in the journal. Without a
-// checkpoint, the error wraps ErrNoCheckpoint.
+// ResumeFrom resumes a run from the point before the latest execution of a top-level step, with the sandboxes rolled
+// back to this point. The effects of the step and of later steps are undone, and the steps run again. The run must have
+// been created with `checkpoints: true`. It may have failed: a failed run of this kind has no end in the journal.
+// Without a checkpoint, the error wraps ErrNoCheckpoint.
 func (e *Engine) ResumeFrom(ctx context.Context, wf *Workflow, entries []Entry, step string) (*Result, error) {
 	if err := resumable(wf, entries); err != nil {
 		return nil, err

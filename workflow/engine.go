@@ -30,8 +30,8 @@ const (
 
 // AgentRunner runs the agents of workflows.
 type AgentRunner interface {
-	// RunAgent must run an agent and wait for its end. ctx contains the run (session.RunFromContext), the base request
-	// for its sandboxes (session.BaseFromContext), and the name of the agent's default sandbox
+	// RunAgent must run an agent and wait until it ends. ctx contains the run (session.RunFromContext), the base
+	// request for its sandboxes (session.BaseFromContext), and the name of the agent's default sandbox
 	// (session.SessionNameFromContext). ctx also contains the recorded conversation of the agent, which the first Run
 	// of the tools.Agent with this name continues. RunAgent must return soon after ctx has ended; otherwise the call is
 	// abandoned after Options.StopGrace. RunAgent may keep and modify input. It is called concurrently.

@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// Sentinels for the ends of runs no failed step caused. Test them with errors.Is. The error of a canceled run also
-// wraps context.Canceled. The error of a timed-out run also wraps context.DeadlineExceeded.
+// Sentinel errors for runs whose end was not caused by a failed step. Use errors.Is to test for them. The error of a
+// canceled run also wraps context.Canceled. The error of a timed-out run also wraps context.DeadlineExceeded.
 var (
 	// ErrInvalidInput means the run's input does not match the workflow's schema.
 	ErrInvalidInput = errors.New("invalid input")
@@ -93,7 +93,7 @@ func (e *Error) Error() string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is makes errors.Is(e, ErrLimit) true if a limit of the run caused e, also in a branch or before a resume.
+// Is makes errors.Is(e, ErrLimit) true if a limit of the run caused e, even in a branch or before the run was resumed.
 func (e *Error) Is(target error) bool {
 	limit := func(c Code) bool { return c == codeMaxSteps || c == codeMaxVisits || c == codeLimit }
 	return target == ErrLimit &&

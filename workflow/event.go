@@ -50,7 +50,7 @@ type Event struct {
 	Delay    time.Duration `json:"-"`              // step_retry; delay_ms in JSON
 	Next     string        `json:"next,omitempty"` // step_finished: the next step, if it is not the next in order
 	Error    *Error        `json:"error,omitempty"`
-	Output   any           `json:"-"` // step_finished, step_replayed: what the attempt returned, plain data; nil for nothing
+	Output   any           `json:"-"` // step_finished, step_replayed: output of the attempt as plain data; nil if none
 
 	Evidence []sandbox.Evidence `json:"evidence,omitempty"` // step_finished, step_replayed: as in Entry
 }
@@ -65,7 +65,7 @@ type Result struct {
 	Started  time.Time     `json:"started"`
 	Duration time.Duration `json:"-"`     // duration_ms in JSON
 	Steps    int           `json:"steps"` // number of attempts of steps, including nested steps
-	// Evidence has an entry for each isolation and settings under which steps of the run ran commands.
+	// Evidence has an entry for each combination of isolation and settings under which the run's steps ran commands.
 	Evidence []sandbox.Evidence `json:"evidence,omitempty"`
 	// Outputs are the files listed in the workflow's `outputs`, by their path below the work directory. After a failed
 	// run, Outputs contains the existing files. Outputs and Patch come from the sandbox the run's steps share. If the

@@ -33,7 +33,7 @@ const (
 	StatusRunning   Status = "running"
 	StatusSucceeded Status = "succeeded"
 	StatusFailed    Status = "failed"
-	StatusSkipped   Status = "skipped" // the if was false
+	StatusSkipped   Status = "skipped" // the step's if was false
 )
 
 // Entry is one entry of a run's journal. It has one of the kinds run_started, run_resumed, step_started, step_progress,
@@ -78,7 +78,8 @@ type Entry struct {
 	Checkpoint *Checkpoint `json:"checkpoint,omitempty"` // step_finished: saved state of the sandboxes
 	Behind     int64       `json:"behind,omitempty"`     // run_resumed: number of the last valid entry; zero: all
 
-	// Evidence has an entry for each isolation and settings under which the attempt ran commands; step_finished.
+	// Evidence has an entry for each combination of isolation and settings under which the attempt ran commands, for
+	// step_finished.
 	Evidence []sandbox.Evidence `json:"evidence,omitempty"`
 
 	Outcome Outcome `json:"outcome,omitempty"` // run_finished

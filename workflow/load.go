@@ -20,8 +20,8 @@ const maxFileBytes = 1 << 20
 type LoadOptions struct {
 	// Agents returns the file of an agent. If the agent does not exist, Agents returns an error whose text becomes part of
 	// the message. A nil document means the agent's file is unknown or unreadable. If Agents is nil, every name is
-	// accepted. If a step of type exec runs before any agent, it creates the shared sandbox the first agent with a known
-	// file requests.
+	// accepted. If a step of type exec runs before any agent, it creates the shared sandbox that the first agent with a
+	// known file requests.
 	Agents func(name string) (*frontmatter.Document, error)
 }
 
@@ -29,7 +29,7 @@ type LoadOptions struct {
 // problems with line and column. Other errors come from package os.
 func Load(path string, opts *LoadOptions) (*Workflow, error) { return whole(Check(path, opts)) }
 
-// Parse is like Load for a file already read. name is the file's name in messages.
+// Parse is like Load for a file that has already been read. name is the file's name in messages.
 func Parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 	return whole(parse(name, src, opts))
 }
@@ -41,9 +41,9 @@ func whole(wf *Workflow, err error) (*Workflow, error) {
 	return wf, nil
 }
 
-// Check is like Load, but also returns a workflow with problems. Callers reporting all problems of a file can call
-// CheckWorkspace and AsRoot of this workflow, unless it is nil: the file could not be read, or contains no mapping. The
-// workflow must not be run.
+// Check is like Load, but also returns a workflow with problems. Callers that report all problems of a file can call
+// CheckWorkspace and AsRoot of this workflow. The workflow is nil if the file could not be read or contains no mapping.
+// It must not be run.
 func Check(path string, opts *LoadOptions) (*Workflow, error) {
 	src, err := yamlnode.ReadUntrusted(path, maxFileBytes)
 	if err != nil {

@@ -45,8 +45,7 @@ var (
 // Without earlier steps, an agent starts from the beginning.
 //
 // If the run cannot be resumed, the result is nil and the error wraps ErrFinished, ErrChanged, or ErrBadJournal. Two
-// processes must not resume one run concurrently: a journal with a check of Entry.Seq refuses the second process's
-// entries.
+// processes must not resume one run concurrently: a journal that checks Entry.Seq refuses the second process's entries.
 func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Result, error) {
 	if err := resumable(wf, entries); err != nil {
 		return nil, err

@@ -26,8 +26,8 @@ func (wf *Workflow) Workspace() transfer.Place {
 	return transfer.Place{Dir: filepath.Join(within, wf.workspace), Within: within}
 }
 
-// CheckWorkspace checks whether the directory of Workspace can probably be copied. The error is a [frontmatter.Errors]
-// with the position in the workflow's file.
+// CheckWorkspace checks whether the directory from Workspace can probably be copied. The error is a
+// [frontmatter.Errors] with the position in the workflow's file.
 func (wf *Workflow) CheckWorkspace(ctx context.Context) error {
 	at := wf.Workspace()
 	if at.Dir == "" {
@@ -48,8 +48,8 @@ func (wf *Workflow) AsRoot() *frontmatter.Error {
 	return wf.problem("user", "sandboxes run as root")
 }
 
-// CheckServices returns the problems found by check in the services of the workflow's sandboxes, with their places in
-// the file.
+// CheckServices returns the problems found by check in the services of the workflow's sandboxes, with their positions
+// in the file.
 func (wf *Workflow) CheckServices(check func([]sandbox.ServiceUse) frontmatter.Errors) error {
 	var found []error
 	for _, p := range check(wf.base.Egress.Services) {
