@@ -76,8 +76,8 @@ func (q *Queue) putParts(ctx context.Context, runID, name string, r io.Reader) e
 }
 
 // Get writes a file of a run to w. If the file does not exist, the error wraps backend.ErrNotFound. If the file is
-// replaced during the read, Get returns an error. It detects this by the writing transaction of the parts, because each
-// part is read by a separate statement. If the file is larger than MaxFileBytes, the error wraps backend.ErrTooLarge.
+// replaced during the read, Get returns an error. It detects this by the transaction that wrote each part, because a
+// separate statement reads each part. If the file is larger than MaxFileBytes, the error wraps backend.ErrTooLarge.
 func (q *Queue) Get(ctx context.Context, runID, name string, w io.Writer) error {
 	began, size := "", 0
 	for part := 0; ; part++ {

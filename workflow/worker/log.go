@@ -25,9 +25,9 @@ const (
 	logLookEvery = 5 * time.Second
 )
 
-// Log is a process's log of a run for users. It is an io.Writer without errors. Text is written to the database every
-// 200 ms. A text that cannot be written is dropped, because programs must not wait for observers. A Log accepts 8 MiB
-// and drops the rest. It is safe for concurrent use.
+// Log is a process's log of a run for users. It is an io.Writer that never returns an error. Text is written to the
+// database every 200 ms. Text that cannot be written is dropped, because programs must not wait for observers. A Log
+// accepts 8 MiB and drops the rest. It is safe for concurrent use.
 type Log struct {
 	q    *Queue
 	run  string
@@ -164,7 +164,7 @@ func (q *Queue) ReadLog(ctx context.Context, runID string,
 	return text, place, ended, err
 }
 
-// FollowLog writes the log of a run to w as it grows. It returns the run after the run has ended, or has left the queue
+// FollowLog writes the log of a run to w as it grows. It returns the run once the run has ended, or has left the queue
 // and has no living owner.
 func (q *Queue) FollowLog(ctx context.Context, runID string, w io.Writer) (r runstore.Run, err error) {
 	ctx, cancel := context.WithCancel(ctx)

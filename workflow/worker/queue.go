@@ -88,15 +88,15 @@ func (q *Queue) Close() {
 func (q *Queue) Journal() *pgjournal.Journal { return q.journal }
 
 // Add adds a run to the queue. e is the entry from [workflow.Workflow.Begin], and note is for the next process of the
-// run. When Add returns nil, the run is in the journal, and a worker will try it.
+// run. When Add returns nil, the run is in the journal, and a worker will try to execute it.
 func (q *Queue) Add(ctx context.Context, e workflow.Entry, note string) error {
 	return q.journal.Begin(ctx, e, note, func(ctx context.Context, tx pgx.Tx) error {
 		return enqueue(ctx, tx, e.RunID)
 	})
 }
 
-// Hand adds a run to the queue interrupted in another process, and replaces the note. If the run has another owner by
-// now or has finished, the error wraps backend.ErrExists.
+// Hand adds a run that was interrupted in another process to the queue, and replaces the note. If the run now has
+// another owner or has finished, the error wraps backend.ErrExists.
 func (q *Queue) Hand(ctx context.Context, r runstore.Run, note string) error {
 	return q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		tag, err := tx.Exec(ctx, `UPDATE workcell.run SET note = $3, cancel = false
@@ -120,7 +120,7 @@ ON CONFLICT (run) DO UPDATE SET not_before = now()`, runID); err != nil {
 	return postgres.Notify(ctx, tx, queueChannel, "")
 }
 
-// Has reports whether a run is in the queue, so a worker resumes it after an interruption.
+// Has reports whether a run is in the queue. If so, a worker resumes it after an interruption.
 func (q *Queue) Has(ctx context.Context, runID string) (has bool, err error) {
 	err = q.db.Do(ctx, func(ctx context.Context, c postgres.Queryer, _ bool) error {
 		return c.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.queued WHERE run = $1)`, runID).Scan(&has)

@@ -34,9 +34,9 @@ const (
 // Options configure a worker.
 type Options struct {
 	// Resume is required. It executes an ownerless run until the run has ended: it takes the run ([Queue.Carry]) and
-	// resumes it. If the run has not ended when Resume returns, it is tried again by any worker, whatever Resume's
-	// error is. If ctx ends with the cause workflow.ErrInterrupted, Resume must return soon. It is called concurrently,
-	// at most MaxRuns times.
+	// resumes it. If the run has not ended when Resume returns, it is tried again, by any worker and regardless of
+	// Resume's error. If ctx ends with the cause workflow.ErrInterrupted, Resume must return soon. It is called
+	// concurrently, at most MaxRuns times.
 	Resume func(ctx context.Context, r runstore.Run) error
 	// MaxRuns is the maximum number of concurrent runs. If zero, it is 4.
 	MaxRuns int
@@ -49,8 +49,8 @@ type Options struct {
 
 // Work executes runs of the queue until ctx ends. Then it takes no more runs, waits for its runs up to Options.Grace,
 // and interrupts the remaining ones, which other workers resume. It returns when it has no runs. If the runs do not
-// finish within 15 s after Options.Grace, for example without the database, Work returns an error. Its runs are then
-// free after their leases have expired.
+// finish within 15 s after Options.Grace, for example without the database, Work returns an error. Other workers can
+// then take its runs after the leases have expired.
 func (q *Queue) Work(ctx context.Context, o Options) error {
 	o.MaxRuns = cmp.Or(o.MaxRuns, 4)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
