@@ -44,8 +44,8 @@ type Query struct {
 	Limit    int                // maximum number of runs, 1 to MaxTotal
 	Before   string             // Page.Next of the previous page; empty for the first page
 	Workflow string             // id of the workflow; empty for all
-	Outcomes []workflow.Outcome // an empty outcome is for unfinished runs; nil for all
-	Text     string             // part of the id, workflow, or error; ASCII letters match in both cases
+	Outcomes []workflow.Outcome // an empty outcome selects unfinished runs; nil selects all
+	Text     string             // part of the id, workflow, or error; ignores the case of ASCII letters
 }
 
 // Page is a part of a list of runs.
@@ -84,7 +84,7 @@ func (q Query) Cursor() (started time.Time, id string, err error) {
 	return time.UnixMicro(micros).UTC(), id, err
 }
 
-// Page returns the page with the first runs of a list, which has an additional run if there is a next page.
+// Page returns the page with the first runs of a list. The list has an additional run if there is a next page.
 func (q Query) Page(list []Run, total int) Page {
 	p := Page{Runs: list, Total: total}
 	if len(list) > q.Limit {
@@ -123,8 +123,8 @@ const MaxTranscripts = 64 << 20
 // Store stores the journals of runs. It must be safe for concurrent use, and several processes may use it. Times may
 // lose precision below a microsecond.
 type Store interface {
-	// Append of the Journal must return an error wrapping backend.ErrExists if the entry's number exists or leaves a
-	// gap: a run has only one writer.
+	// Append of the Journal must return an error wrapping backend.ErrExists if the entry's number already exists or
+	// leaves a gap: a run has only one writer.
 	workflow.Journal
 	// For must return the journal for runs of an owner from Join of the session store at the same location. note is for
 	// the process resuming these runs.
@@ -174,15 +174,15 @@ type Store interface {
 	Close() error
 }
 
-// Watcher is a Store with notifications of the database about changes of a run or an approval request. Watch must call
+// Watcher is a Store whose database sends notifications about changes to a run or an approval request. Watch must call
 // changed when it starts to listen, and soon after a process cancels, takes, or ends the run, or answers the request.
-// Extra calls of changed do no harm. Watch must return if ctx ends, or with an error if it cannot listen.
+// Extra calls to changed are harmless. Watch must return if ctx ends, or with an error if it cannot listen.
 type Watcher interface {
 	Watch(ctx context.Context, id string, changed func()) error
 }
 
-// News returns a channel with an element for each call of changed, and at intervals of about every. The interval
-// varies, to avoid a fixed order of the polling processes. News restarts a failed watch. It works until ctx ends.
+// News returns a channel with an element for each call to changed, and at intervals of about every. The interval
+// varies, so the polling processes have no fixed order. News restarts a failed watch. It works until ctx ends.
 func News(ctx context.Context, every time.Duration,
 	watches ...func(ctx context.Context, changed func()) error) <-chan struct{} {
 	news := make(chan struct{}, 1)
@@ -212,7 +212,7 @@ func News(ctx context.Context, every time.Duration,
 // lookWhenTold is the factor for the polling interval with a Watcher. Polling detects dead owners.
 const lookWhenTold = 10
 
-// Changes returns a channel with an element after each change of a run or an approval request, and at intervals.
+// Changes returns a channel with an element after each change to a run or an approval request, and at intervals.
 func Changes(ctx context.Context, s Store, id string, every time.Duration) <-chan struct{} {
 	w, tells := s.(Watcher)
 	if !tells {
@@ -272,8 +272,8 @@ func Decode(data string, part *string) (e workflow.Entry, err error) {
 	return e, nil
 }
 
-// Check returns the entries s has read for a run, or err. If the run is unknown, the error wraps backend.ErrNotFound.
-// If there are no entries, or if one has the id of another run, the error wraps ErrDamaged.
+// Check returns the entries that s has read for a run, or err. If the run is unknown, the error wraps
+// backend.ErrNotFound. If there are no entries, or if one has the id of another run, the error wraps ErrDamaged.
 func Check(ctx context.Context, s Store, runID string, list []workflow.Entry, err error) ([]workflow.Entry, error) {
 	if err == nil && len(list) == 0 {
 		if _, err := s.Run(ctx, runID); err != nil {
@@ -306,7 +306,7 @@ func One(id string, list []Run, err error) (Run, error) {
 	return list[0], nil
 }
 
-// NotTaken returns the error of Take for a run whose owner it did not change.
+// NotTaken returns the error that Take returns for a run whose owner it did not change.
 func NotTaken(r Run) error {
 	if !r.Finished.IsZero() {
 		return fmt.Errorf("run %s has finished: %w", r.ID, backend.ErrNotFound)
@@ -314,7 +314,7 @@ func NotTaken(r Run) error {
 	return fmt.Errorf("run %s has another owner: %w", r.ID, backend.ErrExists)
 }
 
-// Approval is a call of a host tool waiting for an answer, or the answer. Without a tool, it is an approver who is
+// Approval is a host tool call that waits for an answer, or the answer. If Tool is empty, it means that an approver is
 // present.
 type Approval struct {
 	ID       string          `json:"id"`
@@ -345,9 +345,9 @@ type Reply struct {
 // Values of Reply.Answer.
 const (
 	Allowed     = "allowed"
-	AllowedTool = "always_allowed" // also all later calls of this tool in this run
+	AllowedTool = "always_allowed" // also allows all later calls of this tool in this run
 	Denied      = "denied"
-	Withdrawn   = "withdrawn" // the command ended, the time was over, or the process exited
+	Withdrawn   = "withdrawn" // the command ended, the time limit expired, or the process exited
 )
 
 // Value implements [driver.Valuer]. After the answer, the call is stored without the arguments.
@@ -362,8 +362,8 @@ func (a Approval) Value() (driver.Value, error) {
 // Scan implements [database/sql.Scanner].
 func (a *Approval) Scan(data any) error { return json.Unmarshal(fmt.Append(nil, data), a) }
 
-// NotAnswered returns the error of Answer for a call it did not change. If an earlier attempt may have succeeded,
-// retried is true.
+// NotAnswered returns the error that Answer returns for a call it did not change. If an earlier attempt may have
+// succeeded, retried is true.
 func NotAnswered(ctx context.Context, s Store, a Approval, retried bool) error {
 	list, err := s.Approvals(ctx, a.ID)
 	answered := func(format string, args ...any) error {
