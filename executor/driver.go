@@ -27,7 +27,7 @@ type Task struct {
 	Model          string          // in the CLI's format; OpenCode includes the provider: "anthropic/claude-sonnet-4-5"
 	Schema         json.RawMessage // JSON Schema of the answer; nil for free text
 	MaxTurns       int             // maximum turns of the model; zero means no limit
-	ResumeID       string          // session to resume; if empty, a new session is started
+	ResumeID       string          // session to resume; if empty, a new session starts
 	NewID          string          // UUID for a new session, if the CLI accepts one
 	Web            bool            // allows search and fetch by the provider
 	Args           map[string]string
@@ -35,7 +35,7 @@ type Task struct {
 
 // Inside describes the sandbox for a CLI.
 type Inside struct {
-	// Settings is a directory for the CLI's settings and sessions. Except for a resumed session, it has no files of
+	// Settings is a directory for the CLI's settings and sessions. Except for a resumed session, it contains no files from
 	// earlier commands.
 	Settings string
 	Workdir  string
@@ -47,7 +47,7 @@ type Inside struct {
 // Server is the name of the MCP server with the host tools.
 const Server = "workcell"
 
-// Endpoint is the address of a model in the sandbox, and the key, which code in the sandbox can read. BaseURL has the
+// Endpoint is the address of a model in the sandbox, and its key, which code in the sandbox can read. BaseURL has the
 // format of the provider's SDK: OpenAI's URL ends with "/v1", and the others have no version.
 type Endpoint struct{ BaseURL, Key string }
 
@@ -57,16 +57,16 @@ type Invocation struct {
 	Env   map[string]string
 	Stdin []byte
 	Files []File // written before the CLI starts
-	// Safe are the flags in Argv to ignore a repository's settings. Other command lines of the CLI need them too.
+	// Safe are the flags in Argv that make the CLI ignore a repository's settings. Its other command lines need them too.
 	Safe []string
 	// Home is the home directory in which the CLI looks for skills, if it is not the home directory of commands.
 	Home string
-	// Meta, if not nil, is the _meta of a session of the Agent Client Protocol.
+	// Meta, if not nil, is the _meta of an Agent Client Protocol session.
 	Meta map[string]any
-	// Keep are the files for resuming a session, relative to Inside.Settings. All others are removed before a call.
+	// Keep lists the files needed to resume a session, relative to Inside.Settings. All others are removed before a call.
 	Keep []string
-	// Late means the first event arrives with the first answer of the model. Then only Options.Stall limits the wait
-	// for it.
+	// Late means the first event arrives with the model's first answer. In this case, only Options.Stall limits the
+	// wait for it.
 	Late bool
 	// Talk returns the parser for a CLI with a two-way protocol. The parser writes to the CLI's standard input, which
 	// is closed after KindEnd. The CLI must then exit. If Talk is nil, Driver.Parser parses the output, and Stdin is

@@ -64,16 +64,16 @@ type Options struct {
 	Resume Resume
 	Step   string // compared by ResumeStep; must be equal for all attempts of the same step, and unique otherwise
 
-	// Before and After are commands for /bin/sh in the sandbox, around the CLI. A failure of Before ends the run.
+	// Before and After are /bin/sh commands run in the sandbox before and after the CLI. A failure of Before ends the run.
 	Before, After []string
 	Skills        []skill.Skill // installed for the CLI
 	Timeout       time.Duration // maximum sandbox.MaxExecTimeout; default 30 minutes
 	Stall         time.Duration // maximum time without an event, apart from Waited; default 5 minutes
-	Start         time.Duration // maximum time until the first event, the sign of a started CLI; default 2 minutes
+	Start         time.Duration // maximum time until the first event, which shows that the CLI started; default 2 minutes
 
-	// Waited returns the total time so far in which calls of the CLI waited for approvals, including the open ones.
+	// Waited returns the total time that the CLI's calls have waited for approvals so far, including calls still waiting.
 	Waited func() time.Duration
-	// OverBudget stops the CLI when it is closed.
+	// OverBudget stops the CLI when the channel is closed.
 	OverBudget <-chan struct{}
 	// OnEvent is called for each event, sequentially. The CLI waits until it returns.
 	OnEvent func(Event)
@@ -127,9 +127,10 @@ type run struct {
 	early    sync.WaitGroup
 }
 
-// Run runs a CLI with a task in a sandbox, and waits for the end of the whole process tree. Every end of the CLI is a
-// result. If the CLI cannot run, a command of Before fails, or ctx ends, Run returns an error with the result so far.
-// Runs with the same Options.Agent in one sandbox must not overlap, because they have a common directory for settings.
+// Run runs a CLI with a task in a sandbox and waits until the whole process tree has ended. The way in which the CLI
+// ends is part of the result. If the CLI cannot run, a command of Before fails, or ctx ends, Run returns an error with
+// the result so far. Runs with the same Options.Agent in one sandbox must not overlap, because they share a settings
+// directory.
 func Run(ctx context.Context, s *session.Session, d Driver, t Task, o *Options) (res Result, err error) {
 	r := &run{s: s, d: d, t: t, o: *cmp.Or(o, &Options{}), alive: make(chan struct{}, 1), spent: make(chan struct{})}
 	r.o.Agent = cmp.Or(r.o.Agent, d.Name())
