@@ -16,9 +16,9 @@
 //
 // A scope is a set of related sandboxes. A tool call can use only the sandboxes of the scope. The error for an id of
 // another scope is the same as for an unknown id. On stdio, the process is the scope. On HTTP, the scope is the MCP
-// session if it exists. Requests without sessions belong to the owner of their token and must specify their sandbox.
-// For them, each sandbox_open opens a new sandbox and returns an unguessable sandbox_id. Sandboxes are closed after 30
-// idle minutes.
+// session, if there is one. Requests without sessions belong to the owner of their token and must specify their
+// sandbox. For them, each sandbox_open opens a new sandbox and returns an unguessable sandbox_id. Sandboxes are closed
+// after 30 minutes of inactivity.
 //
 // With Options.Shared, several HTTP servers serve the clients of revision 2026-07-28 together. Each server can use the
 // sandboxes of the others. Sessions of older revisions belong to one server.

@@ -55,13 +55,13 @@ type HTTPOptions struct {
 	// MaxSessions is the maximum number of open MCP sessions. MaxOwnerSessions is the maximum per client. If zero, they
 	// default to 512 and 128.
 	MaxSessions, MaxOwnerSessions int
-	// MaxRequests is the maximum number of concurrent requests of one client. It does not count the event stream of
+	// MaxRequests is the maximum number of concurrent requests from one client. It does not count the event stream of
 	// each session. If zero, it defaults to 64.
 	MaxRequests int
-	// MaxBodyBytes is the maximum memory for the bodies of running requests. One client may use a quarter of it, or one
-	// message if it is larger. Messages above MaxBodyBytes are refused. If zero, it defaults to 256 MiB.
+	// MaxBodyBytes is the maximum memory for the bodies of running requests. One client may use a quarter of it, or the
+	// size of one message if that is larger. Messages above MaxBodyBytes are refused. If zero, it defaults to 256 MiB.
 	MaxBodyBytes int64
-	// Rate is the maximum number of requests per second of one client. The burst size is twice the rate. If zero, it
+	// Rate is the maximum number of requests per second from one client. The burst size is twice the rate. If zero, it
 	// defaults to DefaultRate.
 	Rate int
 	// BodyTimeout is the maximum time to receive a request body. WriteTimeout is the maximum time for a client to
@@ -159,7 +159,7 @@ func (o HTTPOptions) start(ctx context.Context, l net.Listener, h http.Handler, 
 	return srv, failed
 }
 
-// ServeUnready serves HTTP until ctx is done for a program without a Server, for example while the database is down. It
+// ServeUnready serves HTTP for a program without a Server until ctx is done, for example while the database is down. It
 // answers /healthz with 200, and all other paths, including /readyz, with 503. It closes l. opts may be nil.
 func ServeUnready(ctx context.Context, l net.Listener, opts *HTTPOptions) error {
 	defer l.Close() // already closed on success

@@ -14,9 +14,9 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// Policy refuses calls by rule before they reach a sandbox. It prevents accidents of honest models and enforces the
-// operator's preferences. It provides no isolation: it cannot stop a client with a program. The sandbox provides the
-// isolation.
+// Policy refuses calls by rule before they reach a sandbox. It prevents accidents by honest models and enforces the
+// operator's preferences. It provides no isolation: it cannot stop a client that runs a program. The sandbox provides
+// the isolation.
 type Policy struct {
 	Commands CommandRules `yaml:"commands"`
 	Files    FileRules    `yaml:"files"`
@@ -25,7 +25,7 @@ type Policy struct {
 
 // CommandRules are checked against the literal words of every simple command of a shell line. This includes commands in
 // pipelines, lists, subshells, substitutions, and `sh -c`, and after wrappers such as `env`.
-// docs/reference/guard-policy.md lists the commands missed by the rules.
+// docs/reference/guard-policy.md lists the commands that the rules miss.
 type CommandRules struct {
 	// Refuse are the rules for refused commands.
 	Refuse []CommandRule `yaml:"refuse"`
@@ -51,15 +51,15 @@ type CommandRule struct {
 	words []string
 }
 
-// FileRules restrict the files of the file tools. Patterns match base names, for example "*.exe".
+// FileRules restrict the files that the file tools accept. Patterns match base names, for example "*.exe".
 type FileRules struct {
 	Refuse []string `yaml:"refuse"`
 	// Allow are the patterns of allowed files. If not empty, all other files are refused.
 	Allow []string `yaml:"allow"`
 }
 
-// PolicyLimits limits sizes, times, and sandbox resources. If zero, the policy sets no limit. Limits missing in a
-// policy file come from DefaultPolicy.
+// PolicyLimits limits sizes, times, and sandbox resources. If a field is zero, the policy sets no limit. Limits missing
+// from a policy file are taken from DefaultPolicy.
 type PolicyLimits struct {
 	FileMB        int64         `yaml:"file_mb"`      // one file through the file tools, in both directions
 	WorkspaceMB   int64         `yaml:"workspace_mb"` // all files of a sandbox

@@ -58,8 +58,8 @@ type Options struct {
 	// Diff returns the changes in a sandbox since it started with a copy of a directory. It returns nil if the sandbox
 	// started empty. If Diff is nil, all sandboxes count as started empty.
 	Diff func(ctx context.Context, sandbox *session.Session) (*patch.Patch, error)
-	// OnClose is called after the sandboxes of a run were closed. The run belongs to a session or a task. If nil, nothing
-	// is called.
+	// OnClose is called after the sandboxes of a run have been closed. The run belongs to a session or a task. If nil,
+	// nothing is called.
 	OnClose func(session.Run)
 	// IdleTimeout is the maximum idle time of a sandbox or an execute_task session. If zero, it defaults to
 	// DefaultIdleTimeout.

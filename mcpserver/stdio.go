@@ -18,13 +18,13 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// MaxMessageBytes is the maximum size of one client message, on stdio and HTTP. It fits a file of the policy's 10 MiB
-// in base64.
+// MaxMessageBytes is the maximum size of one client message, on stdio and HTTP. It is large enough for a base64-encoded
+// file of DefaultPolicy's 10 MiB.
 const MaxMessageBytes = 16 << 20
 
-// ServeStdio serves one client until the client closes in or ctx is done. Messages are lines of in. Only messages of
-// the protocol are written to out. ServeStdio closes neither in nor out. The client's sandboxes stay open until Close
-// or Detach. The end of in is not an error.
+// ServeStdio serves one client until the client closes in or ctx is done. Each line of in is a message. Only protocol
+// messages are written to out. ServeStdio closes neither in nor out. The client's sandboxes stay open until Close or
+// Detach. The end of in is not an error.
 func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	s.mu.Lock()
 	sc, err := s.newScope(newRun(record.NamespaceMCP), localOwner, false)
