@@ -59,7 +59,7 @@ type ApprovalRequest struct {
 // maxReviewedArgs is the maximum size of arguments for a person, in bytes.
 const maxReviewedArgs = 4000
 
-// TooLong reports whether the arguments are too long for a person to review. If so, it returns the refusing decision.
+// TooLong reports whether the arguments are too long for a person to review. If so, it returns a refusing Decision.
 func (r ApprovalRequest) TooLong() (Decision, bool) {
 	return Decision{Note: "the arguments are too long to review"}, len(r.Args) > maxReviewedArgs
 }

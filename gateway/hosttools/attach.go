@@ -35,7 +35,7 @@ type Attachment struct {
 }
 
 // Attach makes this process serve host tool calls of commands in s until s is closed. Only the grant of a command
-// decides which tools it may call, so any attachment of the session can serve it. Attaching a session twice costs
+// decides which tools it may call, so any attachment of the session can serve it. Attaching to a session twice costs
 // nothing.
 func Attach(ctx context.Context, s *sandbox.Sandbox) (*Attachment, error) {
 	addr, _, err := s.Serve(ctx, sandbox.Service{Name: serviceName, Handle: serve})

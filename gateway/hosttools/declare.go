@@ -102,7 +102,7 @@ func sentence(t Tool) string {
 // example U+202E.
 func oneLine(text string, most int) string { return sanitize.OneLine(sanitize.Strip(text), most) }
 
-// JSON returns the complete definition, including details without a form in Python.
+// JSON returns the complete definition, including details that cannot be expressed in Python.
 func (t Tool) JSON() string {
 	definition := struct {
 		Name        string         `json:"name"`

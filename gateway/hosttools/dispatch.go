@@ -53,7 +53,7 @@ type Access struct {
 // Access returns the access for a command. The command may use several connections.
 func (s *Set) Access(cmd Command) *Access { return &Access{set: s, cmd: cmd} }
 
-// Program notes the command of a program that runs in an interpreter. The calls of the program come from the
+// Program registers the command of a program that runs in an interpreter. The calls of the program come from the
 // interpreter. If they wait for approvals, the timeout of the program is also extended, until the caller calls ended.
 func (a *Access) Program(execID string) (ended func()) {
 	a.program.Store(true)

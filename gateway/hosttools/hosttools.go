@@ -2,15 +2,15 @@
 //
 // A [Source] provides the tools of one server: the program's own tools, or the tools of an MCP server (package
 // mcpsource). A [Registry] holds the sources and the operator's policy. [Registry.Set] fixes the tools of a run. It
-// excludes tools with too large or too deep schemas, and the tools do not change until the run ends. [Set.Access]
+// excludes tools whose schemas are too large or too deep, and the tools do not change until the run ends. [Set.Access]
 // returns one command's access to the set. [Access.Serve] speaks MCP on a connection of that command.
 //
 // The checks of a call have a fixed order, and the first failed check determines the error: grant, size and form of the
 // arguments, schema, policy and conditions, quotas, rate and slots, approval. A call waits at most 5 s for the rate and
-// a slot. Then the tool runs with a time limit. A result may have 64 MiB, including files, and a large result becomes a
-// file in the sandbox.
+// a slot. Then the tool runs with a time limit. A result may have up to 64 MiB, including files, and a large result
+// becomes a file in the sandbox.
 //
-// A run may have 1000 tools, and a server 200. Arguments may have 64 levels and 50,000 values.
+// A run may have up to 1000 tools, and a server up to 200. Arguments may have up to 64 levels and 50,000 values.
 //
 // Each call has a span "execute_tool NAME". The parent is the span in the request if this span belongs to the command's
 // trace. Otherwise, the parent is the command's span. The span contains no arguments and no results.
@@ -54,7 +54,7 @@ type Tool struct {
 }
 
 // Handler runs a tool. It must return when ctx is done. If it returns an *[Error], the caller gets this error. For
-// other errors, the caller learns only about a failure.
+// other errors, the caller learns only that the call failed.
 type Handler func(ctx context.Context, c Call) (Result, error)
 
 // Call is one call of a tool. Args is an object without duplicate keys. It matches the tool's schema.

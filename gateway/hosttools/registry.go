@@ -42,8 +42,8 @@ type Policy struct {
 	Limits Limits   `yaml:"limits"` // maximum limits for agents
 }
 
-// New returns a registry of sources. Close closes the sources. For an invalid or duplicate name, for a policy pattern
-// without possible matches, and for a limit out of range, the error wraps backend.ErrInvalid.
+// New returns a registry of sources. Close closes the sources. For an invalid or duplicate name, a policy pattern that
+// cannot match, or a limit out of range, the error wraps backend.ErrInvalid.
 func New(o *Options, sources ...Source) (*Registry, error) {
 	r := &Registry{sources: slices.Clone(sources), o: *cmp.Or(o, &Options{})}
 	r.o.Log = cmp.Or(r.o.Log, slog.Default())

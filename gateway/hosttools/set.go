@@ -41,11 +41,11 @@ type Counts struct {
 	Total  int64 `json:"total"`
 	Failed int64 `json:"failed"`
 	Denied int64 `json:"denied"`
-	// WaitedMS is the total time of calls in the queues for the limits on calls per second and on concurrent calls.
+	// WaitedMS is the total time that calls spent in the queues for the limits on calls per second and concurrent calls.
 	WaitedMS int64            `json:"waited_ms,omitempty"`
 	ByTool   map[string]int64 `json:"by_tool,omitempty"`
-	// Asking is the total time of waits for approvals, including the open ones and the waits for a slot after an
-	// approval. Concurrent waits count once.
+	// Asking is the total time spent waiting for approvals, including waits that are still open and waits for a slot
+	// after an approval. Concurrent waits count once.
 	Asking time.Duration `json:"-"`
 }
 
@@ -96,7 +96,7 @@ func (e *RulesError) Error() string {
 }
 
 // Set returns the set of tools allowed by a grant. The caller must close it when the run ends. Calls use the values of
-// ctx, but not the cancellation. If the rules do not match the tools, the error is a *[RulesError].
+// ctx, but not its cancellation. If the rules do not match the tools, the error is a *[RulesError].
 func (r *Registry) Set(ctx context.Context, g Grant) (*Set, error) {
 	if problems := append(g.Rules.Problems(), ConditionProblems(g.Rules)...); len(problems) > 0 {
 		return nil, &RulesError{problems}
