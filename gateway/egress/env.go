@@ -14,8 +14,8 @@ const noProxy = "localhost,127.0.0.1,::1"
 // Env returns the environment variables for the proxy at addr. curl, git, apt, Go, and most other programs use the
 // common proxy variables. pip, npm, and Node also need separate variables. ALL_PROXY also has an http:// address.
 //
-// Java reads only system properties, and Maven 3.9 only with a further property. ssh starts a program for the
-// connection. Without a terminal, ssh cannot ask whether to trust a new host.
+// Java reads only system properties, and Maven 3.9 only with a further property. ssh starts a program to make the
+// connection. Without a terminal, it cannot ask whether to trust a new host.
 func Env(addr string) map[string]string {
 	proxy := "http://" + addr
 	command := "ProxyCommand='" + embed.Path + " tunnel %h %p'"

@@ -159,8 +159,8 @@ type refusedAt struct {
 // maxRefused is the maximum number of remembered refusals per sandbox.
 const maxRefused = 64
 
-// Refused returns the refusals of a sandbox since a time, with each host at most once. A gateway remembers the 64
-// latest refusals of a sandbox.
+// Refused returns a sandbox's refusals since a time, with each host at most once. A gateway remembers the 64 latest
+// refusals of a sandbox.
 func (g *Gateway) Refused(id string, since time.Time) []sandbox.EgressRefusal {
 	g.mu.Lock()
 	d := g.doors[id]

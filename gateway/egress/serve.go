@@ -42,7 +42,7 @@ const maxGrants = 64 << 10
 func grantFile(dir, id string) string { return filepath.Join(dir, filepath.Base(id)) }
 
 // Allow allows a sandbox to connect to hosts outside of its allowlist. Hosts denied by the list stay denied. The
-// gateway with Options.Grants dir, in any process, applies the change from the next connection on. The sandbox must
+// gateway whose Options.Grants is dir, in any process, applies the change from the next connection on. The sandbox must
 // have an allowlist. For an invalid host, the error wraps backend.ErrInvalid. If the additional hosts of the sandbox
 // exceed 64 KiB, the error wraps backend.ErrTooLarge.
 func Allow(dir, id string, hosts ...string) error {
