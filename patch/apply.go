@@ -28,7 +28,7 @@ type Result struct {
 	Conflicts []Conflict `json:"conflicts,omitempty"` // not applied
 }
 
-// Conflict is an unapplied change, for example because the same lines have changed since.
+// Conflict is a change that was not applied, for example because the same lines have changed since.
 type Conflict struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
@@ -36,8 +36,8 @@ type Conflict struct {
 
 // Apply applies the changes to the directory dir. It never overwrites a file changed since the creation of the patch.
 // If both sides changed separate parts of a text, Apply merges them. Everything else is a conflict, and the file is
-// left unchanged. Apply never writes outside dir, through a symbolic link, or into a Git repository, whether it is
-// below a directory named .git or not. Each file is replaced atomically. The path of dir must not contain a link
+// left unchanged. Apply never writes outside dir, through a symbolic link, or into a Git repository, whether or not the
+// repository is in a directory named .git. Each file is replaced atomically. The path of dir must not contain a link
 // either, because the link's target may have changed since the copy.
 //
 // If Apply returns an error, it could not apply the remaining changes. Changes applied before are kept and are in the
@@ -48,7 +48,7 @@ func (p *Patch) Apply(dir string) (Result, error) { return p.apply(dir, applying
 // versions between conflict markers, like Git.
 func (p *Patch) ApplyMarked(dir string) (Result, error) { return p.apply(dir, marking) }
 
-// Check returns the result of an Apply at this moment. It writes nothing. It does not detect unwritable files and
+// Check returns the result that Apply would return now, but writes nothing. It does not detect unwritable files and
 // directories, for example because of their permissions.
 func (p *Patch) Check(dir string) (Result, error) { return p.apply(dir, checking) }
 

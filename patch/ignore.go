@@ -183,8 +183,8 @@ func (r *rule) cost(name string) int {
 
 const shortRule = 32
 
-// IsPrivate reports whether a path in the workspace does not belong to the project's files. Such paths are version
-// control directories, such as .git, at any depth and Workcell's own directory, but not the paths below them. In a Git
+// IsPrivate reports whether a path in the workspace does not belong to the project's files. These paths are version
+// control directories, such as .git, at any depth, and Workcell's own directory, but not the paths below them. In a Git
 // submodule, .git is a file.
 func IsPrivate(name string) bool {
 	switch path.Base(name) {

@@ -28,7 +28,7 @@ type Entry struct {
 // NewLink returns the entry of a symbolic link to target.
 func NewLink(target []byte) Entry { return Entry{Mode: fs.ModeSymlink, Content: target} }
 
-// Tree is a state of a directory: the entries by path. Paths are relative and clean and use slashes, for example
+// Tree is a state of a directory: its entries by path. Paths are relative and clean and use slashes, for example
 // cmd/main.go. Directories are not included.
 type Tree map[string]Entry
 
@@ -183,7 +183,7 @@ type Hunk struct {
 	Lines            []Line
 }
 
-// Hunks returns the changed lines of a text. For a binary file and a change of the mode alone, it returns nil.
+// Hunks returns the changed lines of a text. For a binary file, or if only the mode changed, it returns nil.
 func (c *Change) Hunks() []Hunk {
 	var list []Hunk
 	lines := splitLines(c.Old.text())

@@ -12,7 +12,7 @@ import (
 // Stamps describes the files of a directory at one time.
 type Stamps map[string]fs.FileInfo
 
-// Stamp describes the existing files and links in the directory dir that names lists.
+// Stamp describes the files and links listed in names that exist in the directory dir.
 func Stamp(dir string, names []string) Stamps {
 	stamps := Stamps{}
 	for _, name := range names {
