@@ -1,5 +1,5 @@
 // Package otelgenai converts the spans of a Genkit program to OpenTelemetry's semantic conventions for generative AI.
-// Tools with support for these conventions, for example Jaeger, then recognize the program's models, tools, and agents.
+// Tools that support these conventions, for example Jaeger, then recognize the program's models, tools, and agents.
 //
 // Genkit for Go records spans with proprietary attributes. Put [NewProcessor] before the program's existing processor,
 // which usually exports the spans:
@@ -32,14 +32,14 @@ import (
 // set Options.Content. NO_CONTENT, EVENT_ONLY, and all other values do not, because no events with contents exist.
 const CaptureVariable = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
-// CaptureContent reports whether the value of CaptureVariable enables contents.
+// CaptureContent reports whether the value of CaptureVariable enables the recording of contents.
 func CaptureContent(value string) bool {
 	return slices.Contains([]string{"true", "span_only", "span_and_event"}, strings.ToLower(value))
 }
 
 // Options are options for NewProcessor.
 type Options struct {
-	// Content keeps prompts, answers, arguments and results of tools, and error texts. They may contain secrets. If false,
+	// Content keeps prompts, answers, tool arguments and results, and error texts. They may contain secrets. If false,
 	// they are removed.
 	Content bool
 	// MaxLength is the maximum length of a text attribute in bytes. If zero, it is 4,096. If negative, there is no limit.
