@@ -21,7 +21,7 @@ type Cache struct {
 	// override them. A star stands for the cache directory in the sandbox.
 	Env map[string]string
 	// Begin is a shell command that runs once in the workspace of a new sandbox, with Env. It can prepare a writable
-	// cache, for example by copying files. If it fails, the sandbox is opened anyway, but the cache has no effect.
+	// cache, for example by copying files. If it fails, the sandbox is opened anyway, and Env still applies.
 	Begin string
 }
 

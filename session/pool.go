@@ -33,8 +33,8 @@ const (
 // PoolSpec describes pooled sandboxes for one kind of request.
 type PoolSpec struct {
 	// Request describes the sandboxes. An Open uses one of them if image, user, root, limits, network, OCI runtime,
-	// environment, mounts, and caches are the same after defaults and ceiling have been applied. All other fields must be
-	// empty or are ignored.
+	// environment, mounts, and caches are the same after defaults and ceiling have been applied. Env, Egress, Prepare, and
+	// OnAdopt must be empty. Other fields are ignored.
 	Request Request
 	// Size is the number of sandboxes to keep ready.
 	Size int

@@ -244,7 +244,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// digestOf computes the digest of settings as docs/telemetry.md describes it.
+// digestOf computes the digest of settings as docs/operations/audit-log.md describes it.
 func digestOf(t *testing.T, settings json.RawMessage) string {
 	t.Helper()
 	var v any

@@ -283,7 +283,7 @@ func TestHostileRepository(t *testing.T) {
 }
 
 // hostile returns the files of a repository from which some CLI loads code or settings. Each effective file creates a
-// file in /workspace/pwned. docs/executors.md lists the files.
+// file in /workspace/pwned. docs/reference/coding-agent-drivers.md lists the files.
 func hostile() map[string]string {
 	leave := func(name string) string { return "mkdir -p /workspace/pwned && touch /workspace/pwned/" + name }
 	server := func(name string) string {
