@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -87,7 +88,8 @@ func ForAgent(doc *frontmatter.Document) *Workflow {
 	name := strings.ToValidUTF8(strings.TrimSuffix(filepath.Base(doc.File), ".prompt"), "_")
 	sum := sha256.Sum256([]byte(doc.Text()))
 	body := &agentBody{agent: name, file: doc}
-	s := &step{id: "agent", typ: TypeAgent, retry: retry{attempts: 1}, body: body}
+	s := &step{id: "agent", typ: TypeAgent, retry: retry{attempts: 1}, body: body,
+		location: named(record.DefaultName)}
 	s.seq = &sequence{steps: []*step{s}, index: map[string]int{s.id: 0}, scope: "the workflow"}
 	return &Workflow{
 		ID: name, Description: doc.Meta.Description, Path: doc.File, Hash: hex.EncodeToString(sum[:]),

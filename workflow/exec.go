@@ -134,7 +134,10 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 			return s, err // calls fail; an empty replacement would hide the loss
 		}
 	}
-	s, _, err := r.openAsIs(ctx, key, r.sandboxRequest(ex.step.location))
+	if exists, _ := r.files(ex.session); exists { // it could not be opened when the run was resumed
+		return r.continueIn(ctx, ex.session, ex.location)
+	}
+	s, _, err := r.openAsIs(ctx, key, r.sandboxRequest(ex.location))
 	return s, err
 }
 

@@ -55,8 +55,12 @@ func (a *attempts) begin(ctx context.Context, i int, place, name string) error {
 	if a.decided || known && !exists && r.changed(place+"/", a.ex.location) { // a lost item cannot continue or be kept
 		return nil
 	}
-	r.forgetFiles(name)
 	r.leftover.Store(name, place) // until the end is recorded, a resumed run needs the files
+	if exists {
+		_, err := r.continueIn(ctx, name, a.ex.location)
+		return err
+	}
+	r.forgetFiles(name)
 	_, _, err := a.origin.ForkAs(ctx, rules.ForkBase+a.place, r.scope().Key(name))
 	return err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/patch"
@@ -303,6 +304,59 @@ func TestResumedSandboxes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestResumedUnderPolicy verifies that a policy that allows only the agents' images does not stop a resumed run.
+func TestResumedUnderPolicy(t *testing.T) {
+	t.Parallel()
+	doc, err := frontmatter.Parse("x.prompt", []byte("---\nmodel: x/y\nsandbox: {mode: code, image: a}\n---\nhi"))
+	checktest.Must(t, err)
+	for name, test := range map[string]struct {
+		wf      *workflow.Workflow
+		sandbox string
+		room    int
+	}{
+		"agent":    {workflow.ForAgent(doc), record.DefaultName, 2},
+		"workflow": {parse(t, "steps: [{id: a, type: agent, agent: x}, {id: b, type: agent, agent: x}]"), "own", 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newProcesses(t)
+			p.opts.Images = onlyA{}
+			var m *session.Manager
+			var ids []string
+			agent := func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
+				run, _ := session.RunFromContext(ctx)
+				s, _, err := m.Open(ctx, run.Key(test.sandbox), session.Request{Image: "a"})
+				checktest.Must(t, err)
+				ids = append(ids, s.ID())
+				return workflow.AgentOutput{}, nil
+			}
+			first, m1, end := p.start(t, test.room, agent)
+			m = m1
+			if _, err := first.Run(t.Context(), test.wf, nil); !errors.Is(err, workflow.ErrInterrupted) {
+				t.Fatal(err)
+			}
+			end()
+			next, m2, end := p.start(t, -1, agent)
+			m = m2
+			defer end()
+			_, err := next.Resume(t.Context(), test.wf, p.entries(t))
+			if err != nil || len(ids) < 2 || ids[0] != ids[len(ids)-1] {
+				t.Errorf("%v, the agent's sandboxes: %q", err, ids)
+			}
+		})
+	}
+}
+
+// onlyA allows only the image a.
+type onlyA struct{}
+
+func (onlyA) Check(ref string) error {
+	if ref != "a" {
+		return backend.ErrPermission
+	}
+	return nil
 }
 
 // TestEngineDown verifies that a run without sandboxes is resumed without the engine. A run with sandboxes is

@@ -149,6 +149,7 @@ type past struct {
 	open  map[string]*visit  // unfinished execution, by path
 	used  map[string]string  // ids of the steps of ended executions, by path
 	files map[string]bool    // recorded sandboxes, by name: whether it exists or is lost
+	fails map[string]error   // why an existing sandbox could not be opened, by name, until a step reports it
 }
 
 // visit is an unfinished execution of a step.
@@ -324,14 +325,14 @@ func (p *past) startOver(path string) {
 }
 
 // takeOver opens the existing sandboxes of a resumed run, so that they are in use until the end of the run. Isolated
-// sandboxes are opened when their steps continue, and a caller's sandboxes when they are used. If takeOver fails, the
-// run is interrupted.
+// sandboxes are opened when their steps continue, and a caller's sandboxes when they are used. During an outage, the
+// run is interrupted. A sandbox that cannot be opened for another reason causes an error only in a step that uses it.
 func (r *run) takeOver(ctx context.Context) error {
 	if r.past == nil || r.manager == nil {
 		return nil
 	}
 	gone, there, err := r.manager.Gone(ctx, r.scope().Scope())
-	r.past.files = map[string]bool{}
+	r.past.files, r.past.fails = map[string]bool{}, map[string]error{}
 	for _, key := range gone {
 		r.past.files[key.Name] = false
 	}
@@ -341,11 +342,23 @@ func (r *run) takeOver(ctx context.Context) error {
 	err = errors.Join(append(bound.Each(takeTogether, len(there), func(i int) error {
 		name := there[i].Name
 		s, err := r.manager.Get(there[i])
-		open := err == nil && s.Info().State != session.StateLost
-		if open || rules.IsIsolated(name) || r.opts.Within != nil {
+		switch open := err == nil && s.Info().State != session.StateLost; {
+		case rules.IsIsolated(name):
+			return nil
+		case !open && r.opts.Within == nil:
+			_, err = r.reopen(ctx, name, named(name))
+		default:
+			err = nil
+		}
+		if err == nil {
+			r.forgetFiles(name)
+		} else if !outage(err, false) && ctx.Err() == nil {
+			r.opts.Logger.WarnContext(ctx, "cannot open a sandbox of a resumed run", "name", name, "error", err)
+			r.past.mu.Lock()
+			defer r.past.mu.Unlock()
+			r.past.fails[name] = err
 			return nil
 		}
-		_, err = r.reopen(ctx, name, named(name))
 		return err
 	}), err)...)
 	if err != nil && ctx.Err() == nil && r.opts.Journal != nil {
@@ -354,10 +367,10 @@ func (r *run) takeOver(ctx context.Context) error {
 	return err
 }
 
-// files reports whether an isolated sandbox with files of the run exists or is lost. If neither is known, the run has
-// opened or closed the sandbox since it was resumed, or never used it.
+// files reports whether a sandbox with files of the run exists or is lost. If neither is known, the run has opened or
+// closed the sandbox since it was resumed, or never used it.
 func (r *run) files(name string) (exists, known bool) {
-	if r.past == nil || !rules.IsIsolated(name) {
+	if r.past == nil {
 		return false, false
 	}
 	r.past.mu.Lock()
@@ -375,21 +388,43 @@ func (r *run) forgetFiles(name string) {
 	}
 }
 
+// continueIn opens an existing sandbox of a resumed run. The first call reports why takeOver could not open it.
+func (r *run) continueIn(ctx context.Context, name string, at location) (*session.Session, error) {
+	r.past.mu.Lock()
+	failed := r.past.fails[name]
+	delete(r.past.fails, name)
+	r.past.mu.Unlock()
+	if failed != nil {
+		return nil, failed
+	}
+	s, err := r.reopen(ctx, name, at)
+	if err == nil {
+		r.forgetFiles(name)
+	}
+	return s, err
+}
+
 // adopt opens the isolated sandbox of a resumed step if it exists. If the sandbox is lost with files that the step
 // needs, the error wraps backend.ErrLost. If it is lost without files of earlier steps, the step starts with an empty
 // sandbox, and adopt returns true.
 func (ex *execution) adopt(ctx context.Context) (empty bool, err error) {
 	r := ex.run
 	exists, known := r.files(ex.session)
-	if exists {
-		if _, err = r.reopen(ctx, ex.session, ex.location); !errors.Is(err, backend.ErrLost) {
-			if err == nil {
-				r.forgetFiles(ex.session)
-			}
+	if exists && rules.IsIsolated(ex.session) {
+		switch _, err = r.continueIn(ctx, ex.session, ex.location); {
+		case err == nil || outage(err, false):
+			return false, err
+		case !r.uses(ex.step):
+			return false, nil
+		case !errors.Is(err, backend.ErrLost):
 			return false, err
 		}
+		gone, _, goneErr := r.manager.Gone(ctx, r.scope().Scope())
+		if goneErr != nil || !slices.Contains(gone, r.scope().Key(ex.session)) {
+			return false, err // the files may still exist
+		}
 	}
-	if !known || !r.uses(ex.step) {
+	if !known || !rules.IsIsolated(ex.session) || !r.uses(ex.step) {
 		return false, nil
 	}
 	if ex.session == ex.scope.session && r.changed(ex.scope.files, ex.location) {
