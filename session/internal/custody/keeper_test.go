@@ -153,3 +153,35 @@ func TestTake(t *testing.T) {
 		t.Errorf("Take of an own record = %v", err)
 	}
 }
+
+// engine answers Get with info and err. Remove only counts.
+type engine struct {
+	backend.SandboxBackend
+	info    backend.Info
+	err     error
+	removed int
+}
+
+func (e *engine) Get(context.Context, string) (backend.Info, error) { return e.info, e.err }
+
+func (e *engine) Remove(context.Context, string, backend.RemoveOptions) error {
+	e.removed++
+	return nil
+}
+
+// TestRemoveRemains verifies that a sandbox is kept if its owner is another instance or unknown.
+func TestRemoveRemains(t *testing.T) {
+	t.Parallel()
+	for want, e := range map[error]*engine{
+		nil:                    {err: backend.ErrNotFound},
+		backend.ErrExists:      {info: backend.Info{SessionID: "sbx_a", Instance: "other"}},
+		backend.ErrUnavailable: {err: backend.ErrUnavailable},
+	} {
+		k, _ := newKeeper()
+		k.Backend = e
+		err := k.RemoveRemains(t.Context(), record.Record{ID: "sbx_a", EngineID: "e"}, true)
+		if !errors.Is(err, want) || (e.removed == 1) != (want == nil) {
+			t.Errorf("%v, want %v; removed %d times", err, want, e.removed)
+		}
+	}
+}

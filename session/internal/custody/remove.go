@@ -71,8 +71,10 @@ func (k *Keeper) RemoveRemains(ctx context.Context, rec record.Record, volumes b
 	if rec.EngineID == "" {
 		return nil
 	}
-	info, err := k.Backend.Get(ctx, rec.EngineID)
-	if err == nil && (info.Instance != k.Instance || info.SessionID != rec.ID) {
+	switch info, err := k.Backend.Get(ctx, rec.EngineID); {
+	case err != nil && !errors.Is(err, backend.ErrNotFound): // the owner is unknown
+		return sanitize.EngineError(err)
+	case err == nil && (info.Instance != k.Instance || info.SessionID != rec.ID):
 		return fmt.Errorf("%w: the engine's sandbox of record %s belongs to another instance", backend.ErrExists, rec.ID)
 	}
 	return sanitize.EngineError(k.Backend.Remove(ctx, rec.EngineID, backend.RemoveOptions{Volumes: volumes}))
