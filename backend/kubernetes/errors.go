@@ -166,8 +166,9 @@ func timedOut(message string) bool {
 	return strings.Contains(message, "context deadline exceeded") || strings.Contains(message, "is reserved for")
 }
 
-// endOf returns the reason why a pod ended. t is how the named container ended, if known. Only an init container's own
-// message is trusted, because the processes of a sandbox can write the message of its container.
+// endOf returns the reason why a pod ended. t is how the named container ended, if known. Only the message of the
+// guest agent's init container is used: the message of the sandbox's container is from its processes, and the messages
+// of other programs' containers may contain secrets.
 func endOf(pod *corev1.Pod, container string, t *corev1.ContainerStateTerminated) error {
 	switch {
 	case pod.Status.Reason == "Evicted":
@@ -179,9 +180,12 @@ func endOf(pod *corev1.Pod, container string, t *corev1.ContainerStateTerminated
 	case t != nil && t.Reason == "StartError":
 		return fmt.Errorf("kubernetes: no guest agent for this node in the image; set kubernetes.guest_image "+
 			"(Options.GuestImage): %w", backend.ErrInvalid)
-	case t != nil && container != containerName:
+	case t != nil && container == volumeGuest:
 		return fmt.Errorf("kubernetes: init container %s failed: %s, exit code %d: %s: %w",
 			container, t.Reason, t.ExitCode, kit.Scrub(cmp.Or(t.Message, "it has no log")), backend.ErrLost)
+	case t != nil && container != containerName:
+		return fmt.Errorf("kubernetes: init container %s failed: %s, exit code %d: %w",
+			container, t.Reason, t.ExitCode, backend.ErrLost)
 	case t != nil:
 		return fmt.Errorf("kubernetes: the sandbox exited: %s, exit code %d: %w", t.Reason, t.ExitCode, backend.ErrLost)
 	}

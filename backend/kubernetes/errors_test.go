@@ -144,12 +144,13 @@ func TestRejectedByNode(t *testing.T) {
 }
 
 // TestInjectedContainers verifies that only the sandbox's own container counts as the sandbox, and that the error for a
-// failed init container contains the message of the container.
+// failed init container contains the message of the container only if it is the guest agent's.
 func TestInjectedContainers(t *testing.T) {
 	t.Parallel()
 	end := corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1, Message: "no space"}
 	exited := corev1.ContainerState{Terminated: &end}
 	mesh := corev1.ContainerStatus{Name: "mesh", ImageID: "mesh@1", State: exited}
+	guest := corev1.ContainerStatus{Name: volumeGuest, State: exited}
 	own := corev1.ContainerStatus{Name: containerName, ImageID: "own@1"}
 	for _, all := range [][]corev1.ContainerStatus{{mesh, own}, {own, mesh}} {
 		pod := &corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: all}}
@@ -158,7 +159,8 @@ func TestInjectedContainers(t *testing.T) {
 		}
 	}
 	for want, pod := range map[string]corev1.PodStatus{
-		"init container mesh failed: Error, exit code 1: no space": {InitContainerStatuses: []corev1.ContainerStatus{mesh}},
+		"init container guest failed: Error, exit code 1: no space": {InitContainerStatuses: []corev1.ContainerStatus{guest}},
+		"init container mesh failed: Error, exit code 1":            {InitContainerStatuses: []corev1.ContainerStatus{mesh}},
 		"the sandbox exited: Error, exit code 1": {
 			ContainerStatuses: []corev1.ContainerStatus{mesh, {Name: containerName, State: exited}},
 		},
