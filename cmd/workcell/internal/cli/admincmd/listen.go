@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/httpguard"
 	"github.com/workcell-dev/workcell/internal/sanitize"
@@ -50,8 +51,9 @@ func (f *listenFlags) tls() (*tls.Config, error) {
 	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
 }
 
-// tokens reads the token file. Without a file, secret is the only token, if it is set.
-func (f *listenFlags) tokens(secret string) ([]httpguard.Token, error) {
+// tokens reads the token file. Without a file, secret is the only token, if it is set. In a pod, the group may read the
+// file, because Kubernetes sets mode 0440 for the files of a Secret if the pod has an fsGroup.
+func (f *listenFlags) tokens(env environ.Lookup, secret string) ([]httpguard.Token, error) {
 	if f.tokenFile == "" {
 		if secret != "" {
 			return []httpguard.Token{{Name: "default", Secret: secret}}, nil
@@ -63,8 +65,11 @@ func (f *listenFlags) tokens(secret string) ([]httpguard.Token, error) {
 		return nil, app.Fail(app.ExitInvalid, err, "--token-file requires a file with lines of the form NAME TOKEN")
 	}
 	defer file.Close() // opened for reading only
-	// The group may read the file, because Kubernetes sets mode 0440 for the files of a Secret if the pod has an fsGroup.
-	if st, err := file.Stat(); err == nil && st.Mode().Perm()&0o037 != 0 && os.PathSeparator == '/' {
+	others := os.FileMode(0o077)
+	if env.Get("KUBERNETES_SERVICE_HOST") != "" {
+		others = 0o037
+	}
+	if st, err := file.Stat(); err == nil && st.Mode().Perm()&others != 0 && os.PathSeparator == '/' {
 		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("%s can be read or changed by other users", f.tokenFile),
 			"run chmod 600 "+hint.Quote(f.tokenFile))
 	}

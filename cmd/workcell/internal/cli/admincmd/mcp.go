@@ -332,7 +332,7 @@ func (f *mcpHTTPFlags) options(a *command) (*mcpserver.HTTPOptions, error) {
 		}
 	}
 	opts := &mcpserver.HTTPOptions{Hosts: f.hosts, Origins: f.origins, MaxConns: f.maxConns, Rate: f.rate}
-	tokens, err := f.tokens(a.Options.Env.Get(mcpTokenEnv))
+	tokens, err := f.tokens(a.Options.Env, a.Options.Env.Get(mcpTokenEnv))
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,11 @@ func TestMCPTokens(t *testing.T) {
 		return path
 	}
 	f := &listenFlags{tokenFile: write("# mine\n\nalice s3cret-s3cret-s3cret\nbob other-other-other 2030-01-02T03:04:05Z\n", 0o440)} // of a Secret
-	got, err := f.tokens("")
+	host, pod := environ.Of(nil), environ.Of(map[string]string{"KUBERNETES_SERVICE_HOST": "192.0.2.1"})
+	if _, err := f.tokens(host, ""); err == nil {
+		t.Error("accepts a file that a group can read outside a pod")
+	}
+	got, err := f.tokens(pod, "")
 	checktest.Must(t, err)
 	want := []httpguard.Token{
 		{Name: "alice", Secret: "s3cret-s3cret-s3cret"},
@@ -46,11 +50,11 @@ func TestMCPTokens(t *testing.T) {
 		"empty": write("#\n", 0o600), "no token": write("alice\n", 0o600),
 		"bad expiry": write("alice bbbbbbbbbbbbbbbbbbbb tomorrow\n", 0o600), "missing": filepath.Join(t.TempDir(), "none"),
 	} {
-		if _, err := (&listenFlags{tokenFile: path}).tokens(""); err == nil || strings.Contains(err.Error(), "bbbb") {
+		if _, err := (&listenFlags{tokenFile: path}).tokens(pod, ""); err == nil || strings.Contains(err.Error(), "bbbb") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if got, err := (&listenFlags{}).tokens("from-the-environment"); err != nil || len(got) != 1 || got[0].Secret != "from-the-environment" {
+	if got, err := (&listenFlags{}).tokens(host, "from-the-environment"); err != nil || len(got) != 1 || got[0].Secret != "from-the-environment" {
 		t.Errorf("from the environment: %v %v", got, err)
 	}
 }

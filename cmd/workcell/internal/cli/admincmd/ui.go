@@ -88,7 +88,7 @@ type running struct {
 }
 
 func (o *uiOptions) run(ctx context.Context, a *command) error {
-	list, err := o.tokens("")
+	list, err := o.tokens(a.Options.Env, "")
 	if err != nil {
 		return err
 	}
