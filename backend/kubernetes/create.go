@@ -253,10 +253,13 @@ func (d *driver) greet(ctx context.Context, pod *corev1.Pod, id string) ([]strin
 }
 
 // keepEnv returns the environment of a sandbox's image and caches it. It is constant for an image ID. The node reports
-// the image ID late, so until then the environment belongs to the sandbox.
+// the image ID late, so until then the environment belongs to the sandbox. Other processes may remove the sandbox.
 func (d *driver) keepEnv(id, image string, r wire.PodReport) []string {
 	env := imageEnv(r.Environ)
 	d.env.Store(cmp.Or(image, id), env)
+	if image == "" {
+		time.AfterFunc(d.opts.PullTimeout, func() { d.env.Delete(id) })
+	}
 	return env
 }
 

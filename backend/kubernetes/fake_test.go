@@ -21,6 +21,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -150,6 +151,20 @@ func TestExecRejected(t *testing.T) {
 	if info, err := d.Get(t.Context(), p.id()); err != nil || !slices.Equal(info.ImageEnv, env) {
 		t.Errorf("Get of a known environment: %v, %v", info.ImageEnv, err)
 	}
+}
+
+// TestEnvOfRemoved verifies that the environment of a sandbox that another process removed is not kept forever.
+func TestEnvOfRemoved(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &driver{opts: Options{PullTimeout: time.Minute}}
+		d.keepEnv("sandbox", "", wire.PodReport{})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if _, kept := d.env.Load("sandbox"); kept {
+			t.Error("the environment is kept")
+		}
+	})
 }
 
 // TestInjected verifies that the next pod of a sandbox has only the keys, containers, volumes, and mounts of Workcell,
