@@ -268,6 +268,7 @@ func TestValuesSchema(t *testing.T) {
 		"replica=3": "'replica' not allowed", `config={"nosuch":1}`: "'nosuch' not allowed", "sandboxes.claims=true": "'claims' not allowed",
 		"replicas=many": "got string, want integer", "sandboxes.networkPolicy=on": "'enforced'", `sandboxes.labels={"a":1}`: "want string",
 		`sandboxes.tolerations=[{"seconds":1}]`: "'seconds' not allowed", "image.pullPolicy=Sometimes": "'IfNotPresent'",
+		"storage.home=8K": "does not match pattern",
 	} {
 		flag := "--set"
 		if strings.Contains(set, "={") || strings.Contains(set, "=[") {
