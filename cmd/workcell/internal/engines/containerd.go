@@ -57,8 +57,9 @@ func containerdFix(err error) string {
 	switch {
 	case runtime.GOOS != "linux":
 		return "containerd requires Linux"
-	case os.Geteuid() != 0:
-		return "run `sudo --preserve-env $(command -v workcell) …`, because containerd requires root"
+	case os.Geteuid() != 0: // with the user's HOME, root would create files in the user's state directory
+		return "run `sudo --preserve-env=GEMINI_API_KEY,GOOGLE_API_KEY,ANTHROPIC_API_KEY,OPENAI_API_KEY," +
+			"CONTAINERD_ADDRESS,WORKCELL_CONFIG $(command -v workcell) …`, because containerd requires root"
 	case errors.Is(err, backend.ErrUnavailable):
 		return "start containerd (`systemctl start containerd`, or `containerd`), or set CONTAINERD_ADDRESS to its socket"
 	default:
