@@ -39,6 +39,7 @@ type Use struct {
 	IdlePolicy record.IdlePolicy // default for new sandboxes
 	Pool       *session.Request  // request for pooled sandboxes, without their image; nil disables the pool
 	Join       bool              // several servers share the sandboxes (session.Options.Join)
+	Waits      bool              // see engines.Set; for servers and workers
 }
 
 // Manager is a session.Manager with the records of the sandboxes.
@@ -86,11 +87,13 @@ func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) 
 	if err != nil {
 		return nil, err
 	}
-	if m.driver, err = a.Engines().Open(ctx, name); err != nil {
+	set := a.Engines()
+	set.Waits = use.Waits
+	if m.driver, err = set.Open(ctx, name); err != nil {
 		return nil, err
 	}
 	name = m.driver.Name()
-	if opts.Engine, err = a.Engines().ID(ctx, name); err != nil {
+	if opts.Engine, err = set.ID(ctx, name); err != nil {
 		return nil, err
 	}
 	if name == engines.Local {

@@ -121,7 +121,7 @@ func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) 
 		return err
 	}
 	defer p.close()
-	return w.forRun(n, log).hosting(ctx, w.tel, Use{}, p.Files, true, func(ctx context.Context, h *Host) error {
+	return w.forRun(n, log).hosting(ctx, w.tel, Use{Waits: true}, p.Files, true, func(ctx context.Context, h *Host) error {
 		if err := n.checkEngine(ctx, h.m, r.ID); err != nil {
 			return err
 		}

@@ -45,6 +45,7 @@ type Set struct {
 	Machine string
 	Logger  *slog.Logger
 	Notice  func(text string) // called if auto does not select Docker
+	Waits   bool              // in a pod, Open waits for the API server
 
 	Cluster config.Kubernetes
 }

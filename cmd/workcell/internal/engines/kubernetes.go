@@ -57,12 +57,12 @@ func (s Set) kubernetes() Engine {
 	}
 }
 
-// serverWait is how long a program in a pod waits for the API server. The network of a new node may start later.
+// serverWait is how long a server in a pod waits for the API server. The network of a new node may start later.
 const serverWait = time.Minute
 
-// awaitsServer reports whether the API server may be reachable later. Users outside the cluster get the error at once.
+// awaitsServer reports whether the API server may be reachable later. Users get the error at once.
 func (s Set) awaitsServer(err error) bool {
-	return s.Logger != nil && s.Env.Get("KUBERNETES_SERVICE_HOST") != "" && errors.Is(err, backend.ErrUnavailable)
+	return s.Waits && s.Env.Get("KUBERNETES_SERVICE_HOST") != "" && errors.Is(err, backend.ErrUnavailable)
 }
 
 // kubernetesID returns the identity of the namespace from the cluster.

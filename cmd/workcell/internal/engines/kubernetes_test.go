@@ -3,7 +3,6 @@
 package engines
 
 import (
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -75,13 +74,13 @@ func TestKubeconfigPath(t *testing.T) {
 	}
 }
 
-// TestServerAwaited verifies that only programs in a pod wait for the API server, and not after other errors.
+// TestServerAwaited verifies that only servers in a pod wait for the API server, and not after other errors.
 func TestServerAwaited(t *testing.T) {
 	t.Parallel()
-	pod := Set{Env: environ.Of(map[string]string{"KUBERNETES_SERVICE_HOST": "192.0.2.1"}), Logger: slog.Default()}
-	user := Set{Env: environ.Of(nil), Logger: slog.Default()}
-	if !pod.awaitsServer(backend.ErrUnavailable) || pod.awaitsServer(backend.ErrInvalid) ||
-		user.awaitsServer(backend.ErrUnavailable) {
+	inPod := environ.Of(map[string]string{"KUBERNETES_SERVICE_HOST": "192.0.2.1"})
+	server, command, outside := Set{Env: inPod, Waits: true}, Set{Env: inPod}, Set{Env: environ.Of(nil), Waits: true}
+	if !server.awaitsServer(backend.ErrUnavailable) || server.awaitsServer(backend.ErrInvalid) ||
+		command.awaitsServer(backend.ErrUnavailable) || outside.awaitsServer(backend.ErrUnavailable) {
 		t.Error("the wrong programs wait")
 	}
 }

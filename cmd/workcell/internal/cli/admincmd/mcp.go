@@ -160,7 +160,7 @@ func (o *mcpOptions) host(ctx context.Context, a *command, policy mcpserver.Poli
 	// Servers with the same database share their clients. When one server ends, the others still need the clients'
 	// sandboxes.
 	use := app.Use{
-		Join: place.URL != "" && o.transport == transportHTTP,
+		Join: place.URL != "" && o.transport == transportHTTP, Waits: true,
 		Pool: &session.Request{Network: o.network, Caches: o.caches, Ceiling: policy.Limits.Ceiling()},
 	}
 	if use.Join && !o.exitGiven {
