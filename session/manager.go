@@ -116,6 +116,10 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	m.keeper = &custody.Keeper{
 		Backend: b, Store: o.Store, Owner: owner, Instance: o.Instance, Engine: o.Engine, Shared: shared, Log: o.Logger,
 		Now: func() time.Time { return m.now() },
+		Open: func(id string) bool {
+			s := m.own(id)
+			return s != nil && !s.wasLost()
+		},
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	if m.pool, err = m.newPool(o.Pool); err != nil {

@@ -29,6 +29,7 @@ type Keeper struct {
 	Engine   string // name of the engine in the store
 	Shared   bool   // other processes of the instance use the same store
 	Now      func() time.Time
+	Open     func(id string) bool // the manager has an open session of the sandbox, which is not lost
 	Log      *slog.Logger
 
 	mu      sync.Mutex               // guards the maps; no other lock is taken while it is held
@@ -186,10 +187,12 @@ func (k *Keeper) Insert(ctx context.Context, rec record.Record) error {
 // Take makes this manager the owner of a record. The caller must call Done after using the record, or after a session
 // has it. If this manager already uses the live record, Take returns ErrInTransition.
 func (k *Keeper) Take(ctx context.Context, rec record.Record) (record.Record, error) {
+	open := k.Open(rec.ID)
 	k.mu.Lock()
 	_, unsure := k.unsure[rec.ID]
-	busy := k.working[rec.ID] || rec.Owner == k.Owner && !unsure
-	if rec.State.Live() && !busy {
+	busy := k.working[rec.ID] || rec.Owner == k.Owner && (open || !unsure)
+	works := rec.State.Live() && !busy
+	if works {
 		if k.working == nil {
 			k.working = map[string]bool{}
 		}
@@ -207,7 +210,9 @@ func (k *Keeper) Take(ctx context.Context, rec record.Record) (record.Record, er
 		delete(k.unsaved, rec.ID) // was written in fact, because the record had no owner
 		return taken, nil
 	}
-	delete(k.working, rec.ID)
+	if works {
+		delete(k.working, rec.ID)
+	}
 	if !IsOvertaken(err) {
 		k.noteUnsure(rec.ID)
 	}
@@ -233,11 +238,12 @@ func (k *Keeper) noteUnsure(id string) {
 // Unused reports whether this manager owns a record without using it, because an Insert or Take succeeded but returned
 // an error. Then the record is free, like a record without an owner.
 func (k *Keeper) Unused(rec record.Record) bool {
+	open := k.Open(rec.ID) // the manager has its own lock
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, unsure := k.unsure[rec.ID]
 	_, unsaved := k.unsaved[rec.ID]
-	return rec.Owner == k.Owner && unsure && !unsaved && !k.working[rec.ID]
+	return rec.Owner == k.Owner && unsure && !unsaved && !open && !k.working[rec.ID]
 }
 
 // IsOvertaken reports whether another process has taken, removed, or created the record first.

@@ -14,10 +14,18 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// hooked calls update instead of Update, unless update is nil.
+// hooked calls update instead of Update, unless update is nil. If takeErr is not nil, Take returns it.
 type hooked struct {
 	record.Store
-	update func(ctx context.Context, rec record.Record) error
+	update  func(ctx context.Context, rec record.Record) error
+	takeErr error
+}
+
+func (h *hooked) Take(ctx context.Context, id, from, to string) (record.Record, error) {
+	if h.takeErr != nil {
+		return record.Record{}, h.takeErr
+	}
+	return h.Store.Take(ctx, id, from, to)
 }
 
 func (h *hooked) Update(ctx context.Context, rec record.Record) error {
@@ -34,7 +42,8 @@ func (h *hooked) Get(ctx context.Context, id string) (record.Record, error) {
 func newKeeper() (*custody.Keeper, *hooked) {
 	store := &hooked{Store: record.NewMemoryStore()}
 	log := slog.New(slog.DiscardHandler)
-	return &custody.Keeper{Store: store, Owner: "own", Shared: true, Now: time.Now, Log: log}, store
+	closed := func(string) bool { return false }
+	return &custody.Keeper{Store: store, Owner: "own", Shared: true, Now: time.Now, Open: closed, Log: log}, store
 }
 
 var errDown = errors.New("the store is down")
@@ -183,5 +192,32 @@ func TestRemoveRemains(t *testing.T) {
 		if !errors.Is(err, want) || (e.removed == 1) != (want == nil) {
 			t.Errorf("%v, want %v; removed %d times", err, want, e.removed)
 		}
+	}
+}
+
+// TestFailedTake verifies that a failed Take with an old record neither ends another caller's use of the sandbox nor
+// frees the sandbox of an open session.
+func TestFailedTake(t *testing.T) {
+	t.Parallel()
+	k, store := newKeeper()
+	ready := record.Record{ID: "sbx_a", State: record.Ready}
+	checktest.Must(t, store.Insert(t.Context(), ready))
+	taken, err := k.Take(t.Context(), ready)
+	checktest.Must(t, err)
+	old := ready
+	old.State, store.takeErr = record.Removing, errDown
+	if _, err := k.Take(t.Context(), old); !errors.Is(err, errDown) {
+		t.Fatalf("Take of a removed record = %v", err)
+	}
+	if _, err := k.Take(t.Context(), ready); !errors.Is(err, custody.ErrInTransition) || k.Unused(taken) {
+		t.Errorf("Take during a use = %v, unused %v", err, k.Unused(taken))
+	}
+	k.Done(taken.ID)
+	k.Open = func(string) bool { return true }
+	if _, err := k.Take(t.Context(), ready); !errors.Is(err, errDown) || k.Unused(taken) {
+		t.Errorf("Take of an open sandbox = %v, unused %v", err, k.Unused(taken))
+	}
+	if _, err := k.Take(t.Context(), taken); !errors.Is(err, custody.ErrInTransition) {
+		t.Errorf("Take of an own record of an open sandbox = %v", err)
 	}
 }
