@@ -178,6 +178,9 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 	default:
 		rec := s.recordAs(record.Removing, m.now())
 		rec.Ended = why != owner.Idle
+		if !s.settled.Load() { // no caller received it, so it does not hide the loss of an earlier sandbox from Gone
+			rec.EngineID = ""
+		}
 		if m.keeper.Save(rec) {
 			return custody.ErrOvertaken
 		}
@@ -187,9 +190,6 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 		}
 		if owed = err != nil; owed { // the reaper tries again
 			return err
-		}
-		if !s.settled.Load() { // no caller received it, so it does not hide the loss of an earlier sandbox from Gone
-			rec.EngineID = ""
 		}
 		m.keeper.SaveClosed(rec)
 		m.countRemoved(ctx, s.removalReason(why))
