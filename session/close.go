@@ -159,7 +159,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 	case s.joined && to == owner.Gone:
 		return m.keeper.RemoveHeld(ctx, s.id, why)
 	case s.joined && to == owner.WorkspaceOnly:
-		return m.keeper.Remove(ctx, s.id, false, why)
+		return m.keeper.Remove(ctx, s.id, false, why, false)
 	case !mine:
 		return err
 	case to == owner.Ready:

@@ -267,12 +267,15 @@ func (s *Session) recordUse(ctx context.Context) {
 // Remove removes a sandbox of this instance, even if another process owns it. If volumes is true, Remove also deletes
 // the workspace. Otherwise, Remove keeps the workspace as CloseOptions.KeepWorkspace does. If only the workspace still
 // exists, volumes has the same meaning: true deletes the workspace, and false keeps it for 30 more days. If id is
-// unknown, Remove returns an error wrapping backend.ErrNotFound.
+// unknown, Remove returns an error wrapping backend.ErrNotFound. During KeepInUse, the run removes the sandbox itself, so
+// Gone does not report the removal.
 func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 	if own := m.own(id); own != nil {
 		return m.closeFor(ctx, own, !volumes)
 	}
-	return sandbox.WrapError("Remove", m.driver, "", m.keeper.Remove(ctx, id, volumes, owner.Removed))
+	rec, err := m.store.Get(ctx, id) // a store failure does not prevent the removal
+	ended := err == nil && m.isInUse(rec.Key.Scope())
+	return sandbox.WrapError("Remove", m.driver, "", m.keeper.Remove(ctx, id, volumes, owner.Removed, ended))
 }
 
 // vanished returns the error for a sandbox missing on the engine. Either the sandbox never existed, or it can be

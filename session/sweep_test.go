@@ -352,6 +352,32 @@ func TestDeliberateEndIsNoLoss(t *testing.T) {
 	}
 }
 
+// TestRemoveInUse verifies that Gone reports a removed sandbox of a dead process, with or without a container, unless
+// the run that uses the scope removed the sandbox.
+func TestRemoveInUse(t *testing.T) {
+	t.Parallel()
+	for _, vanished := range []bool{false, true} {
+		for _, used := range []bool{false, true} {
+			e, opts := newEngine(t), shared()
+			dead, m := dying(t, e, opts), newManager(t, e, opts)
+			s := openKept(t, dead, runKey, testImage())
+			if vanished {
+				e.remove(s.Info().EngineID)
+				eventually(t, "its record has no owner", func() bool { return recordOf(t, opts.Store, s.ID()).Owner == "" })
+			}
+			dead.Die()
+			if used {
+				defer m.KeepInUse(runKey.Scope())()
+			}
+			must(t, m.Remove(t.Context(), s.ID(), true))
+			gone, _, err := m.Gone(t.Context(), runKey.Scope())
+			if err != nil || slices.Contains(gone, runKey) == used || e.hasFiles(t, s.ID()) {
+				t.Errorf("vanished %v, used %v: Gone = %v, %v", vanished, used, gone, err)
+			}
+		}
+	}
+}
+
 // TestRemoveScope verifies that RemoveScope removes a dead process's sandboxes of a run, and that Gone reports the
 // missing sandboxes of another run.
 func TestRemoveScope(t *testing.T) {

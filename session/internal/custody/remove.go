@@ -195,23 +195,23 @@ func (k *Keeper) EndUnowned(ctx context.Context, rec record.Record, event owner.
 }
 
 // Remove stops and deletes a sandbox of another owner. It updates the record first. If this process dies before the
-// end, a later sweep removes the rest, except for a kept workspace.
-func (k *Keeper) Remove(ctx context.Context, id string, volumes bool, why owner.Event) error {
+// end, a later sweep removes the rest, except for a kept workspace. If ended is true, Gone does not report the removal.
+func (k *Keeper) Remove(ctx context.Context, id string, volumes bool, why owner.Event, ended bool) error {
 	engine, key, err := k.Find(ctx, id)
 	switch {
 	case errors.Is(err, backend.ErrNotFound) && record.ValidSandboxID(id):
-		return k.removeVanished(ctx, id, volumes)
+		return k.removeVanished(ctx, id, volumes, ended)
 	case err != nil && !(errors.Is(err, errUnreadable) && volumes):
 		return err
 	case !volumes:
 		return k.removeButWorkspace(ctx, engine, key)
 	}
-	return k.removeRecorded(ctx, engine, why)
+	return k.removeRecorded(ctx, engine, why, ended)
 }
 
 // RemoveHeld removes another process's sandbox, or the remaining workspace. If neither exists, RemoveHeld returns nil.
 func (k *Keeper) RemoveHeld(ctx context.Context, id string, why owner.Event) error {
-	err := k.Remove(context.WithoutCancel(ctx), id, true, why)
+	err := k.Remove(context.WithoutCancel(ctx), id, true, why, why != owner.Idle)
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil
 	}
@@ -219,10 +219,11 @@ func (k *Keeper) RemoveHeld(ctx context.Context, id string, why owner.Event) err
 }
 
 // removeRecorded removes a sandbox from the engine, with the workspace.
-func (k *Keeper) removeRecorded(ctx context.Context, engine backend.Info, why owner.Event) error {
+func (k *Keeper) removeRecorded(ctx context.Context, engine backend.Info, why owner.Event, ended bool) error {
 	id := engine.SessionID
 	before, err := k.Store.Get(ctx, id)
 	rec, known := before, err == nil // a store failure does not prevent the removal
+	rec.Ended = before.Ended || ended
 	marked := known && before.State == record.Ready
 	if marked {
 		rec.State, rec.Expires, rec.KeepWorkspace, rec.Reason = record.Removing, k.Now(), false, string(why)
@@ -259,7 +260,7 @@ func (k *Keeper) removeButWorkspace(ctx context.Context, engine backend.Info, ke
 }
 
 // removeVanished removes the remains of a sandbox missing on the engine. If volumes is false, it keeps the workspace.
-func (k *Keeper) removeVanished(ctx context.Context, id string, volumes bool) error {
+func (k *Keeper) removeVanished(ctx context.Context, id string, volumes, ended bool) error {
 	rec, err := k.Store.Get(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) || err == nil && !k.LeavesWorkspace(rec) {
 		return ErrNoSandbox
@@ -274,6 +275,6 @@ func (k *Keeper) removeVanished(ctx context.Context, id string, volumes bool) er
 	if !volumes {
 		return k.KeepWorkspace(ctx, rec, rec.EngineID)
 	}
-	rec.State, rec.Expires, rec.Reason = record.Removing, k.Now(), string(owner.Removed)
+	rec.State, rec.Expires, rec.Reason, rec.Ended = record.Removing, k.Now(), string(owner.Removed), ended
 	return k.Delete(context.WithoutCancel(ctx), rec)
 }
