@@ -95,13 +95,13 @@ func missed(rec record.Record) bool {
 	return !rec.Ended && rec.Key.Namespace == record.NamespaceWorkflow && rec.EngineID != ""
 }
 
-// SaveAgain retries the unwritten records, at most for StoreTimeout. It stops if the store refuses one because of the
-// owner, because the store would refuse all of them.
+// SaveAgain retries the unwritten records and gives up unused ones, at most for StoreTimeout. It stops if the store
+// refuses one because of the owner, because the store would refuse all of them.
 func (k *Keeper) SaveAgain() {
 	ctx, cancel := context.WithTimeout(context.Background(), StoreTimeout)
 	defer cancel()
 	k.mu.Lock()
-	unsaved := slices.Collect(maps.Values(k.unsaved))
+	unsaved, unsure := slices.Collect(maps.Values(k.unsaved)), slices.Collect(maps.Keys(k.unsure))
 	k.mu.Unlock()
 	for _, rec := range unsaved {
 		if k.settled(ctx, rec) {
@@ -113,6 +113,24 @@ func (k *Keeper) SaveAgain() {
 		} else if k.save(ctx, rec, true) || ctx.Err() != nil {
 			return
 		}
+	}
+	if k.Shared {
+		for _, id := range unsure {
+			k.giveUpUnused(ctx, id)
+		}
+	}
+}
+
+// giveUpUnused gives up a ready record that is unused here, because other processes regard it as used.
+func (k *Keeper) giveUpUnused(ctx context.Context, id string) {
+	rec, err := k.Store.Get(ctx, id)
+	if err != nil || rec.State != record.Ready || !k.Unused(rec) {
+		return
+	}
+	if rec, err = k.Take(ctx, rec); err == nil { // prevents a concurrent use in this process
+		rec.Owner = ""
+		k.save(ctx, rec, false)
+		k.Done(id)
 	}
 }
 

@@ -221,3 +221,30 @@ func TestFailedTake(t *testing.T) {
 		t.Errorf("Take of an own record of an open sandbox = %v", err)
 	}
 }
+
+// TestGiveUpUnused verifies that SaveAgain gives up a record after a Take that succeeded but returned an error, unless
+// a session uses it, and that it tries again if the store fails.
+func TestGiveUpUnused(t *testing.T) {
+	t.Parallel()
+	for _, open := range []bool{false, true} {
+		k, store := newKeeper()
+		k.Open = func(string) bool { return open }
+		ready := record.Record{ID: "sbx_a", State: record.Ready}
+		checktest.Must(t, store.Insert(t.Context(), ready))
+		store.takeErr = errDown
+		if _, err := k.Take(t.Context(), ready); !errors.Is(err, errDown) {
+			t.Fatalf("Take = %v", err)
+		}
+		_, err := store.Store.Take(t.Context(), ready.ID, "", "own") // it succeeded in fact
+		checktest.Must(t, err)
+		for range 2 { // the store is unavailable
+			k.SaveAgain()
+			store.takeErr, store.update = nil, down
+		}
+		store.update = nil
+		k.SaveAgain()
+		if got, err := store.Get(t.Context(), ready.ID); err != nil || (got.Owner == "own") != open || k.Unsaved(ready.ID) {
+			t.Errorf("open %v: %+v, %v, unsaved %v", open, got, err, k.Unsaved(ready.ID))
+		}
+	}
+}
