@@ -31,9 +31,9 @@ const exitCodeHelp = `Exit codes:
   126      sandbox exec, attach: the program is not executable
   127      sandbox exec, attach: program not found in the sandbox
   128+n    signal n terminated workcell or, with exec and attach, the command: 130 Ctrl-C, 137 SIGKILL, 143 SIGTERM
-Otherwise, sandbox exec and attach return the exit code of the command in the sandbox. If Workcell itself
-fails in these two, the exit code is 125 instead of 1 to 8. If worker, ui, dev, or mcp --transport http is stopped by a
-signal, the exit code is 0.`
+Otherwise, sandbox exec and attach return the exit code of the command in the sandbox. If one of
+these two fails because of Workcell itself, the exit code is 125 instead of 1 to 8. If worker, ui, dev, or
+mcp --transport http is stopped by a signal, the exit code is 0.`
 
 // finish prints err for the user and returns the exit code. A command stopped by a signal exits with the code
 // for the signal, whatever the error.

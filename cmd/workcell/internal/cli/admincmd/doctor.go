@@ -89,7 +89,7 @@ configuration file.
 
 The STATE column shows ok, warn (a feature, limit, or image is missing), or fail (sandboxes cannot run). The exit code
 is 5 if the backend that other commands would use cannot run sandboxes. Unless you select a
-backend, this is Docker, or containerd if Docker is not available.`,
+backend, other commands use Docker, or containerd if Docker is not available.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := a.diagnose(cmd.Context(), image, network)

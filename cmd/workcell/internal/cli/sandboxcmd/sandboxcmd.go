@@ -30,8 +30,8 @@ SANDBOX is the ID, key, or name of a sandbox, or the ID of a run that has only o
 ID to a unique prefix with at least four characters after sbx_ or run_.
 
 A sandbox created with ` + "`sandbox open`" + ` is kept until you remove it. A run's sandbox is removed when the
-run ends; until then, you can use it too. By default, a sandbox has no network access, 1 CPU, 2 GiB of memory, and
-500 MiB for /workspace.
+run ends. Until then, you can also use it. By default, a sandbox has no network access and is limited to 1 CPU, 2 GiB of
+memory, and 500 MiB in /workspace.
 
 Commands that use the same state directory or database see the same sandboxes.`,
 		Example: "  id=$(workcell sandbox open --image python:3.11-slim)\n" +
