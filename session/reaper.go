@@ -78,9 +78,9 @@ func (m *Manager) isInUse(scope record.Scope) bool {
 }
 
 // reapSession closes s if it is idle. A sandbox with a running process is not idle. If the guest does not answer, the
-// next round tries again. KeepInUse does not keep a lost sandbox, which would occupy a place.
+// next round tries again.
 func (m *Manager) reapSession(ctx context.Context, s *Session) {
-	if m.isInUse(s.key.Scope()) && !s.wasLost() {
+	if m.isInUse(s.key.Scope()) {
 		s.control.Touch()
 		m.touch(ctx, s)
 		return

@@ -123,32 +123,6 @@ func TestKeepInUse(t *testing.T) {
 	e.holds(t, 0)
 }
 
-// TestLostInUse verifies that a lost sandbox in a used scope is removed after the idle timeout, although Gone still
-// reports it, and that the next opener gets a new sandbox.
-func TestLostInUse(t *testing.T) {
-	t.Parallel()
-	e, opts := newEngine(t), shared()
-	opts.IdleTimeout = 10 * time.Minute
-	m, clock := newTimed(t, e, opts)
-	defer m.KeepInUse(runKey.Scope())()
-	req := testImage()
-	req.Limits.WorkspaceBytes = 1 << 20 // in memory, so that the files are lost with the processes
-	s := openAs(t, m, runKey, req)
-	e.murder(s.Info().EngineID)
-	eventually(t, "it is lost", func() bool { return recordOf(t, opts.Store, s.ID()).State == record.Removing })
-	for _, later := range []time.Duration{11 * time.Minute, 24 * time.Hour} {
-		clock.add(later)
-		m.Reap(t.Context())
-		gone, _, err := m.Gone(t.Context(), runKey.Scope())
-		if err != nil || len(gone) != 1 || e.count() != 0 || m.Used() != 0 {
-			t.Errorf("gone are %v, %v; %d sandboxes, %d places are used", gone, err, e.count(), m.Used())
-		}
-	}
-	if s, created, err := m.Open(t.Context(), runKey, req); err != nil || !created {
-		t.Errorf("Open = %v, %v, %v", s, created, err)
-	}
-}
-
 // TestBusySessionsAreNotReaped verifies that running work of every kind prevents the idle timeout.
 func TestBusySessionsAreNotReaped(t *testing.T) {
 	t.Parallel()
