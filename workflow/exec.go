@@ -127,6 +127,7 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 	key := r.scope().Key(ex.session)
 	if s, err := r.manager.Get(key); err == nil {
 		if s.Info().State != session.StateLost {
+			r.forgetFiles(ex.session)
 			return s, nil
 		}
 		gone, _, err := r.manager.Gone(ctx, r.scope().Scope())

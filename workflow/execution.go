@@ -287,8 +287,8 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	return next, err
 }
 
-// maxLosses is the maximum number of interrupted attempts of a step. Afterwards, the loss of the sandbox makes the step
-// fail, because the step may be the cause.
+// maxLosses is the maximum number of interrupted attempts of a step. Afterwards, the loss of the sandbox, or an error
+// when a resumed run opens it, makes the step fail, because the step or the run may be the cause.
 const maxLosses = 5
 
 // canRepeat reports whether a step failed because of its engine, and whether a resumed run can repeat it with the files
@@ -298,8 +298,10 @@ func (ex *execution) canRepeat(ctx context.Context, err error) bool {
 	switch {
 	case outage(err, handled):
 		return true
-	case handled || !errors.Is(err, backend.ErrLost) || ex.losses >= maxLosses || ex.run.manager == nil:
+	case handled || ex.losses >= maxLosses || ex.run.manager == nil:
 		return false
+	case !errors.Is(err, backend.ErrLost):
+		return errors.Is(err, errUnopened)
 	}
 	gone, _, err := ex.run.manager.Gone(ctx, ex.run.scope().Scope())
 	return err != nil || len(gone) == 0

@@ -352,7 +352,7 @@ func (r *run) takeOver(ctx context.Context) error {
 		}
 		if err == nil {
 			r.forgetFiles(name)
-		} else if !outage(err, false) && ctx.Err() == nil {
+		} else if !outage(err, false) && ctx.Err() == nil && !(errors.Is(err, backend.ErrLost) && r.isGone(ctx, there[i])) {
 			r.opts.Logger.WarnContext(ctx, "cannot open a sandbox of a resumed run", "name", name, "error", err)
 			r.past.mu.Lock()
 			defer r.past.mu.Unlock()
@@ -365,6 +365,15 @@ func (r *run) takeOver(ctx context.Context) error {
 		r.interrupt(fmt.Errorf("%w: cannot open the sandboxes of the run: %w", ErrInterrupted, err))
 	}
 	return err
+}
+
+// errUnopened means that a sandbox of a resumed run exists but could not be opened.
+var errUnopened = errors.New("cannot open an existing sandbox of the run")
+
+// isGone reports whether a sandbox is lost with its files. If that is unknown, it returns false.
+func (r *run) isGone(ctx context.Context, key session.Key) bool {
+	gone, _, err := r.manager.Gone(ctx, r.scope().Scope())
+	return err == nil && slices.Contains(gone, key)
 }
 
 // files reports whether a sandbox with files of the run exists or is lost. If neither is known, the run has opened or
@@ -395,7 +404,7 @@ func (r *run) continueIn(ctx context.Context, name string, at location) (*sessio
 	delete(r.past.fails, name)
 	r.past.mu.Unlock()
 	if failed != nil {
-		return nil, failed
+		return nil, fmt.Errorf("%w: %w", errUnopened, failed)
 	}
 	s, err := r.reopen(ctx, name, at)
 	if err == nil {
@@ -419,8 +428,7 @@ func (ex *execution) adopt(ctx context.Context) (empty bool, err error) {
 		case !errors.Is(err, backend.ErrLost):
 			return false, err
 		}
-		gone, _, goneErr := r.manager.Gone(ctx, r.scope().Scope())
-		if goneErr != nil || !slices.Contains(gone, r.scope().Key(ex.session)) {
+		if !r.isGone(ctx, r.scope().Key(ex.session)) {
 			return false, err // the files may still exist
 		}
 	}

@@ -242,6 +242,7 @@ func (k *Keeper) Done(id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.working, id)
+	delete(k.unsure, id) // of an old record that another call could not take
 }
 
 // noteUnsure notes that an Insert or Take returned an error but may have succeeded. For example, it was canceled, or the

@@ -59,7 +59,8 @@ func containerdFix(err error) string {
 		return "containerd requires Linux"
 	case os.Geteuid() != 0: // with the user's HOME, root would create files in the user's state directory
 		return "run `sudo --preserve-env=GEMINI_API_KEY,GOOGLE_API_KEY,ANTHROPIC_API_KEY,OPENAI_API_KEY," +
-			"CONTAINERD_ADDRESS,WORKCELL_CONFIG $(command -v workcell) …`, because containerd requires root"
+			"CONTAINERD_ADDRESS,WORKCELL_BACKEND,WORKCELL_STATE,WORKCELL_CONFIG $(command -v workcell) …`, because " +
+			"containerd requires root"
 	case errors.Is(err, backend.ErrUnavailable):
 		return "start containerd (`systemctl start containerd`, or `containerd`), or set CONTAINERD_ADDRESS to its socket"
 	default:
