@@ -180,7 +180,7 @@ func ServeUnready(ctx context.Context, l net.Listener, opts *HTTPOptions) error 
 	case err = <-failed:
 	case <-ctx.Done():
 	}
-	return errors.Join(err, httpguard.Stop(ctx, srv, time.Second))
+	return errors.Join(err, httpguard.Stop(ctx, srv, 5*time.Second)) // a client may have just connected
 }
 
 // httpHandler handles the requests of ServeHTTP.

@@ -91,7 +91,7 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 	}
 	defer m.keeper.Done(rec.ID)
 	m.dropGrants(rec.ID) // the former owner may have been killed
-	s, err := m.openAdopted(ctx, &taken, key, req, 5)
+	s, err := m.openAdopted(ctx, &taken, key, req, adoptTries)
 	if errors.Is(err, errAgain) {
 		return nil, cmp.Or(m.keeper.Delete(context.WithoutCancel(ctx), taken), errAgain)
 	}
@@ -109,6 +109,9 @@ func (m *Manager) dropGrants(id string) {
 		g.DropGrants(id)
 	}
 }
+
+// adoptTries is how often openAdopted tries to open a sandbox that has just ended. The pauses double to 3 s in total.
+const adoptTries = 7
 
 // openAdopted returns a session for a recorded sandbox. It starts the sandbox if the sandbox is stopped. The caller
 // must store the changes to rec even if openAdopted fails. If the sandbox does not exist or was never finished,
@@ -161,8 +164,8 @@ func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, 
 		return nil, err
 	}
 	err = s.connect(ctx)
-	if errors.Is(err, backend.ErrLost) && tries > 1 && bound.Pause(ctx, custody.HandoverPause) {
-		s.control.Close() // it has just ended, and an engine's list may show this late
+	if errors.Is(err, backend.ErrLost) && tries > 1 && bound.Pause(ctx, custody.HandoverPause<<(adoptTries-tries)) {
+		s.control.Close() // it has just ended, and an engine's list may show this seconds later
 		return m.openAdopted(ctx, rec, key, req, tries-1)
 	}
 	if err == nil {

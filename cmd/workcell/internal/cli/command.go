@@ -103,7 +103,7 @@ them, pass --keep, or set retention or checkpoints in the workflow.
 
 ` + exitCodeHelp + `
 
-Environment:
+Environment (flags override these variables, which override the configuration file):
   WORKCELL_BACKEND     default for --backend
   WORKCELL_STATE_DIR   default for --state-dir
   WORKCELL_STATE       default for --state; use it for a URL with a password, because other users can see command-line flags

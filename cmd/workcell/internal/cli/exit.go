@@ -17,14 +17,14 @@ import (
 // exitCodeHelp documents the exit codes of package app.
 const exitCodeHelp = `Exit codes:
   0        success
-  1        the run failed, or any other error
+  1        the run failed or timed out, or any other error
   2        invalid flags or arguments, for example a limit that is out of range
   3        invalid agent, workflow, script, input, or configuration file
   4        the model cannot be used: missing key or unknown provider
   5        the container engine is not available or cannot run sandboxes; see workcell doctor
   6        sandbox or run not found, or its container or files are gone (sandbox open can rebuild a named sandbox)
-  7        conflict: already exists with different settings, is in use, or has ended; or files differ that the command
-           would overwrite (runs apply, runs get, --out)
+  7        conflict: already exists with different settings, is in use, or has ended; or files were skipped because
+           they differ (runs get) or changed during the run (runs apply, --out)
   8        capacity: sandbox or process limit reached, or the workspace or host disk is full
   124      sandbox exec, attach: the command in the sandbox timed out
   125      sandbox exec, attach: Workcell failed, or the flags or arguments are invalid

@@ -117,7 +117,8 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	}
 	if groups&PoolFlags != 0 {
 		f.StringArrayVar(&a.Options.Pool, "pool", nil,
-			"`IMAGE=N`: keep N sandboxes of IMAGE ready so that new ones open faster (repeatable)")
+			"`IMAGE=N`: keep N sandboxes of IMAGE ready so that new ones open faster (repeatable); see "+
+				"docs/operations/warm-pools.md")
 	}
 	return cmd
 }

@@ -82,14 +82,15 @@ func newDoctorCmd(a *command) *cobra.Command {
 		Long: `Check which backends are available, which limits they can enforce, and whether they can open a sandbox.
 For each problem, the command suggests a fix but does not apply it. It also warns if a service's variable is not set.
 Models, their API keys, and the state database are not checked. Images are pulled only on Kubernetes. Test sandboxes are
-removed.
+removed. To check the image of an agent or workflow, pass --image. If a stronger OCI runtime such as gVisor is
+installed, the command names it.
 
 By default, the command checks all backends. To check a single backend, use --backend, WORKCELL_BACKEND, or the
 configuration file.
 
-The STATE column shows ok, warn (a feature, limit, or image is missing), or fail (sandboxes cannot run). The exit code
-is 5 if the backend that other commands would use cannot run sandboxes. Unless you select a
-backend, other commands use Docker, or containerd if Docker is not available.`,
+The STATE column shows ok, warn (a feature, limit, or image is missing), or fail (sandboxes cannot run). Each engine
+has 5 seconds to answer a request. The exit code is 5 if the backend that other commands would use cannot run sandboxes.
+Unless you select a backend, other commands use Docker, or containerd if Docker is not available.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := a.diagnose(cmd.Context(), image, network)

@@ -64,16 +64,18 @@ func newMCPCmd(a *command) *cobra.Command {
 
 With the stdio transport, the client starts this command. When the client disconnects, the server exits and closes its
 sandboxes, unless you pass --on-exit keep. With the http transport, multiple clients can connect. Unless the server
-listens on a loopback address, you must set --token-file or WORKCELL_MCP_TOKEN. If either is set, clients without a valid
-bearer token get status 401. The default URL is http://127.0.0.1:8765/mcp. To add the server to Claude Code, run:
+listens on a loopback address, you must set --token-file or WORKCELL_MCP_TOKEN. If either is set, clients without a
+valid bearer token get status 401. The default URL is http://127.0.0.1:8765/mcp. To add the server to Claude Code, run:
 claude mcp add workcell -- workcell mcp
 In other clients, set the command to workcell and its arguments to ["mcp"].
 
 Clients can open sandboxes, run commands in them, and read, write, and edit files. The tools are sandbox_run,
 sandbox_open, sandbox_close, sandbox_exec, sandbox_exec_read, sandbox_exec_wait, sandbox_exec_write, sandbox_exec_kill,
 sandbox_fs_write, sandbox_fs_edit, sandbox_fs_read, sandbox_fs_list, sandbox_fs_delete, get_files, cleanup_session,
-session_status, task_status, task_result, and task_cancel. With --agents, --workflows, or --executors, clients also get
-execute_task. It requires a model provider's API key, unless --model replays recorded answers.
+session_status, task_status, task_result, and task_cancel. You cannot hide tools. With --agents, --workflows, or
+--executors, clients also get execute_task. It requires a model provider's API key, unless --model replays recorded
+answers. If a call takes longer than 45 seconds, it returns a task_id for task_result, and the work continues. Clients
+cannot use the sandboxes of clients with another token.
 
 By default, sandboxes have no network access, and clients cannot request it. To allow hosts, use --network-allow.
 --policy limits commands, files, CPU, memory, and workspace size, and --allow-image limits images. Without --policy,

@@ -97,6 +97,8 @@ default, a sandbox has a Python image, 1 CPU, 2 GiB of memory, and no network. T
 network.allow. Code in a sandbox does not see your environment or API keys.
 
 A workflow fails after one hour or 50 steps unless it sets timeout or max_steps. A single agent times out after 7 days.
+To limit the cost of a coding agent, set budget in its file. For other agents, set maxTurns.
+
 --workspace copies a directory to /workspace in the sandboxes, except for links, special files, .git, .hg, and .svn. The
 original is left unchanged unless you pass --apply or run ` + "`workcell runs apply`" + ` later. To see the changes
 first, use ` + "`workcell runs diff`" + `. The changes and outputs of a run are kept for 30 days (retention.runs).

@@ -24,7 +24,7 @@ func Commands(c *cli.Command) []*cobra.Command {
 func newRunsCmd(a *command) *cobra.Command {
 	return cli.Subcommands(&cobra.Command{
 		Use:   "runs",
-		Short: "List and inspect runs, and collect their results",
+		Short: "List, inspect, and resume runs",
 		Long: `List, show, resume, and cancel the runs of workflows and agents, and collect their results.
 
 Each ` + "`workcell run`" + ` has a journal in the state directory. If its process is killed, the run is interrupted:

@@ -29,9 +29,10 @@ func newSandboxCmd(a *command) *cobra.Command {
 SANDBOX is the ID, key, or name of a sandbox, or the ID of a run that has only one sandbox. You can shorten an
 ID to a unique prefix with at least four characters after sbx_ or run_.
 
-A sandbox created with ` + "`sandbox open`" + ` is kept until you remove it. A run's sandbox is removed when the
-run ends. Until then, you can also use it. By default, a sandbox has no network access and is limited to 1 CPU, 2 GiB of
-memory, and 500 MiB in /workspace.
+A sandbox created with ` + "`sandbox open`" + ` is kept until you remove it. With --idle-timeout, it stops
+when it is idle and keeps its files, and the next ` + "`sandbox exec`" + ` starts it again. A run's sandbox is
+removed when the run ends. Until then, you can also use it. By default, a sandbox has no network access and is limited
+to 1 CPU, 2 GiB of memory, and 500 MiB in /workspace.
 
 Commands that use the same state directory or database see the same sandboxes.`,
 		Example: "  id=$(workcell sandbox open --image python:3.11-slim)\n" +
