@@ -104,7 +104,7 @@ them, pass --keep, or set retention or checkpoints in the workflow.
 ` + exitCodeHelp + `
 
 Environment (flags override these variables, which override the configuration file):
-  WORKCELL_BACKEND     default for --backend
+  WORKCELL_BACKEND     default for --backend: docker, containerd, kubernetes, local, or auto
   WORKCELL_STATE_DIR   default for --state-dir
   WORKCELL_STATE       default for --state; use it for a URL with a password, because other users can see command-line flags
   WORKCELL_CONFIG      default for --config; for all settings, see docs/reference/configuration.md
@@ -112,7 +112,7 @@ Environment (flags override these variables, which override the configuration fi
   WORKCELL_ALLOW_ROOT  set to 1 to allow sandboxes that run as root
   WORKCELL_HOST_TOOLS  default for --host-tools
   WORKCELL_MCP_TOKEN   bearer token for HTTP clients of workcell mcp
-  WORKCELL_DEBUG       set to 1 to print debug logs
+  WORKCELL_DEBUG       set to 1 to print debug logs, as text
   WORKCELL_REAPER      set to off to disable the background process that cleans up if this command is killed
   WORKCELL_KUBE_*      override kubernetes.* settings, for example WORKCELL_KUBE_NAMESPACE
   KUBECONFIG           kubeconfig file, as used by kubectl

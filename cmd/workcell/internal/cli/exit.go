@@ -17,7 +17,7 @@ import (
 // exitCodeHelp documents the exit codes of package app.
 const exitCodeHelp = `Exit codes:
   0        success
-  1        the run failed or timed out, or any other error
+  1        the run failed, timed out, or was canceled by another command, or any other error
   2        invalid flags or arguments, for example a limit that is out of range
   3        invalid agent, workflow, script, input, or configuration file
   4        the model cannot be used: missing key or unknown provider

@@ -75,11 +75,12 @@ sandbox_fs_write, sandbox_fs_edit, sandbox_fs_read, sandbox_fs_list, sandbox_fs_
 session_status, task_status, task_result, and task_cancel. You cannot hide tools. With --agents, --workflows, or
 --executors, clients also get execute_task. It requires a model provider's API key, unless --model replays recorded
 answers. If a call takes longer than 45 seconds, it returns a task_id for task_result, and the work continues. Clients
-cannot use the sandboxes of clients with another token.
+cannot see or use the sandboxes of clients with another token.
 
 By default, sandboxes have no network access, and clients cannot request it. To allow hosts, use --network-allow.
 --policy limits commands, files, CPU, memory, and workspace size, and --allow-image limits images. Without --policy,
-the limits are 10 MiB per file, 500 MiB per workspace, and 5 minutes per command.`,
+the limits are 10 MiB per file, 500 MiB per workspace, and 5 minutes per command. To allow longer commands, set
+exec_timeout in the policy.`,
 		Example: "  workcell mcp\n" +
 			"  workcell mcp --policy guard.yaml --agents ~/agents --model anthropic/claude-sonnet-4-5\n" +
 			"  workcell mcp --transport http --listen 127.0.0.1:8765\n" +

@@ -87,17 +87,19 @@ To list run IDs, use ` + "`workcell runs ls`" + `. To see what a run did, use ` 
 Unless you pass --agents, a workflow's agents are loaded from agents/ next to the workflow file, from ../agents, or from
 the workflow's own directory. Pass inputs with --input or --input-file. For an agent, you can also pass them as INPUT:
 NAME=VALUE, NAME=@FILE, or plain text for the agent's only input field or the field named input or task. To read text
-from standard input, pass -.
+from standard input, pass -. Values of input fields that are not text, such as lists and objects, are JSON.
 
 The agent's file names the model; --model overrides it. Set the provider's API key in the environment, for example
-GEMINI_API_KEY. To try a run without an API key, use --model scripted/PATH.yaml, which replays recorded answers.
+GEMINI_API_KEY; docs/reference/environment.md lists all providers. To try a run without an API key, use
+--model scripted/PATH.yaml, which replays recorded answers.
 
 The sandbox section of the workflow or agent sets the image, limits, environment variables, and network of sandboxes. By
 default, a sandbox has a Python image, 1 CPU, 2 GiB of memory, and no network. To allow single hosts, list them in
 network.allow. Code in a sandbox does not see your environment or API keys.
 
 A workflow fails after one hour or 50 steps unless it sets timeout or max_steps. A single agent times out after 7 days.
-To limit the cost of a coding agent, set budget in its file. For other agents, set maxTurns.
+To set a shorter timeout, use the agent in a workflow. To limit the cost of a coding agent, set budget in its file. For
+other agents, set maxTurns.
 
 --workspace copies a directory to /workspace in the sandboxes, except for links, special files, .git, .hg, and .svn. The
 original is left unchanged unless you pass --apply or run ` + "`workcell runs apply`" + ` later. To see the changes
