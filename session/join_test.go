@@ -101,6 +101,23 @@ func TestJoinAtOnce(t *testing.T) {
 	}
 }
 
+// TestJoinAfterRemoval verifies that the owner of a sandbox does not use it after another process removed it, even if
+// the connection still exists.
+func TestJoinAfterRemoval(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	opts := joining()
+	m := newManager(t, e, opts)
+	removed := mustOpen(t, m, replicaKey("default"))
+	rec, err := opts.Store.Get(t.Context(), removed.ID())
+	must(t, err)
+	rec.State = record.Closed
+	must(t, opts.Store.Update(t.Context(), rec))
+	if s := mustOpen(t, m, replicaKey("default")); s.ID() == removed.ID() {
+		t.Errorf("%s was opened again", s.ID())
+	}
+}
+
 // TestJoinScope verifies that a scope contains the sandboxes of all processes, and that closing it in one process
 // closes all of them. Closing a manager keeps the sandboxes of other processes.
 func TestJoinScope(t *testing.T) {

@@ -224,7 +224,7 @@ func (m *Manager) refuses(scope record.Scope) error {
 // reuse returns an open session to another opener. If the session is closing, reuse waits for the end and returns
 // errAgain.
 func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Session, created bool, _ error) {
-	if s.joined { // the connection may not show yet a removal by another process
+	if m.opts.Join { // the connection may not show yet a removal by another process
 		if rec, err := m.store.Get(ctx, s.id); err == nil && rec.State == record.Closed {
 			s.control.Lose("another process removed it")
 		}
