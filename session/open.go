@@ -225,7 +225,10 @@ func (m *Manager) refuses(scope record.Scope) error {
 // errAgain.
 func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Session, created bool, _ error) {
 	if m.opts.Join { // the connection may not show yet a removal by another process
-		if rec, err := m.store.Get(ctx, s.id); err == nil && rec.State == record.Closed {
+		brief, cancel := context.WithTimeout(ctx, 2*time.Second) // during an outage of the store, Open returns the session
+		rec, err := m.store.Get(brief, s.id)
+		cancel()
+		if err == nil && rec.State == record.Closed {
 			s.control.Lose("another process removed it")
 		}
 	}

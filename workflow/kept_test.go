@@ -349,6 +349,37 @@ func TestResumedUnderPolicy(t *testing.T) {
 	}
 }
 
+// TestRefusedWhenResumed verifies that a run keeps its files if the process that resumes it may not open its sandbox.
+func TestRefusedWhenResumed(t *testing.T) {
+	t.Parallel()
+	p := newProcesses(t)
+	wf := parse(t, "sandbox: {image: b}\nsteps: [{id: a, type: exec, command: x}, {id: b, type: exec, command: x, retry: {max_attempts: 2, backoff: 1ms}}]")
+	for i, refuses := range []bool{false, true, true, false} {
+		p.opts.Images = nil
+		if refuses {
+			p.opts.Images = onlyA{}
+		}
+		room := -1
+		if i == 0 {
+			room = 3
+		}
+		e, _, end := p.start(t, room, echo)
+		var err error
+		if i == 0 {
+			_, err = e.Run(t.Context(), wf, nil)
+		} else {
+			_, err = e.Resume(t.Context(), wf, p.entries(t))
+		}
+		if i < 3 && !errors.Is(err, workflow.ErrInterrupted) || i == 3 && err != nil {
+			t.Fatalf("process %d: %v", i, err)
+		}
+		end()
+	}
+	if len(p.ran) != 2 || p.ran[0] != p.ran[1] {
+		t.Errorf("the commands ran in %q", p.ran)
+	}
+}
+
 // onlyA allows only the image a.
 type onlyA struct{}
 

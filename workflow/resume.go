@@ -352,7 +352,8 @@ func (r *run) takeOver(ctx context.Context) error {
 		}
 		if err == nil {
 			r.forgetFiles(name)
-		} else if !outage(err, false) && ctx.Err() == nil && !(errors.Is(err, backend.ErrLost) && r.isGone(ctx, there[i])) {
+		} else if waits := outage(err, false) || errors.Is(err, backend.ErrImage); !waits && ctx.Err() == nil &&
+			!(errors.Is(err, backend.ErrLost) && r.isGone(ctx, there[i])) {
 			r.opts.Logger.WarnContext(ctx, "cannot open a sandbox of a resumed run", "name", name, "error", err)
 			r.past.mu.Lock()
 			defer r.past.mu.Unlock()
@@ -407,10 +408,11 @@ func (r *run) continueIn(ctx context.Context, name string, at location) (*sessio
 		return nil, fmt.Errorf("%w: %w", errUnopened, failed)
 	}
 	s, err := r.reopen(ctx, name, at)
-	if err == nil {
-		r.forgetFiles(name)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnopened, err)
 	}
-	return s, err
+	r.forgetFiles(name)
+	return s, nil
 }
 
 // adopt opens the isolated sandbox of a resumed step if it exists. If the sandbox is lost with files that the step
