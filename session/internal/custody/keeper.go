@@ -203,7 +203,7 @@ func (k *Keeper) Insert(ctx context.Context, rec record.Record) error {
 }
 
 // Take makes this manager the owner of a record. The caller must call Done after using the record, or after a session
-// has it. If this manager already uses the live record, Take returns ErrInTransition.
+// uses it. If this manager already uses the live record, Take returns ErrInTransition.
 func (k *Keeper) Take(ctx context.Context, rec record.Record) (record.Record, error) {
 	open := k.Open(rec.ID)
 	k.mu.Lock()

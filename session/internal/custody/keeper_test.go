@@ -89,7 +89,7 @@ func TestSaveAgain(t *testing.T) {
 	}
 }
 
-// TestSaveAgainKeepsNewer verifies that a retried record does not replace a newer one that failed meanwhile.
+// TestSaveAgainKeepsNewer verifies that a retried record does not replace a newer one that has failed since.
 func TestSaveAgainKeepsNewer(t *testing.T) {
 	t.Parallel()
 	for _, result := range []error{nil, errDown, backend.ErrExists} {
