@@ -44,8 +44,8 @@ func (i Isolation) Stricter(other Isolation) Isolation {
 	return i
 }
 
-// RuntimeIsolation returns the isolation of containers run by an OCI runtime. runtime is the path of the runtime's
-// program, the type of the containerd shim, or the handler of a RuntimeClass. Unknown runtimes count as containers,
+// RuntimeIsolation returns the isolation of containers that an OCI runtime runs. The runtime is the path of its
+// program, the type of its containerd shim, or the handler of a RuntimeClass. Unknown runtimes count as containers,
 // because a name does not prove stronger isolation.
 func RuntimeIsolation(runtime string) Isolation {
 	name := path.Base(runtime)
