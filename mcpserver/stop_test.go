@@ -162,9 +162,8 @@ func TestCancelledRequest(t *testing.T) {
 		}()
 		lines := bufio.NewScanner(toClient)
 		say := func(message string) {
-			if _, err := io.WriteString(fromClient, `{"jsonrpc":"2.0",`+message+"}\n"); err != nil {
-				t.Error(err)
-			}
+			_, err := io.WriteString(fromClient, `{"jsonrpc":"2.0",`+message+"}\n")
+			checktest.Must(t, err)
 		}
 		// hear returns the lines up to one with a text.
 		hear := func(text string) (all string) {

@@ -454,15 +454,21 @@ func TestLog(t *testing.T) {
 	}
 }
 
+// connect returns a connection that is closed at the end of the test.
+func connect(t *testing.T, url string) *pgx.Conn {
+	conn, err := pgx.Connect(t.Context(), url)
+	checktest.Must(t, err)
+	t.Cleanup(func() { conn.Close(context.Background()) }) //nolint:errcheck // the connection is idle
+	return conn
+}
+
 // TestLogRepeated verifies that lines are added once even if the answer to the first attempt is lost.
 func TestLogRepeated(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	q := open(t, url)
 	_, id := add(t, q)
-	conn, err := pgx.Connect(t.Context(), url)
-	checktest.Must(t, err)
-	defer conn.Close(t.Context()) //nolint:errcheck // the connection is idle
+	conn := connect(t, url)
 	write := func(again bool, line string, ended bool) {
 		checktest.Must(t, pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
 			return worker.WriteLog(t.Context(), tx, again, id, line, ended)
@@ -472,9 +478,7 @@ func TestLogRepeated(t *testing.T) {
 		write(false, line, false)
 		write(true, line, false)
 	}
-	slow, err := pgx.Connect(t.Context(), url)
-	checktest.Must(t, err)
-	defer slow.Close(t.Context()) //nolint:errcheck // the connection is idle
+	slow := connect(t, url)
 	first, err := slow.Begin(t.Context())
 	checktest.Must(t, err)
 	checktest.Must(t, worker.WriteLog(t.Context(), first, false, id, "three\n", true))
@@ -494,9 +498,7 @@ func TestLogClosedWhileItWrites(t *testing.T) {
 	url := pgtest.Database(t)
 	q := open(t, url)
 	_, id := add(t, q)
-	conn, err := pgx.Connect(t.Context(), url)
-	checktest.Must(t, err)
-	defer conn.Close(t.Context()) //nolint:errcheck // the connection is idle
+	conn := connect(t, url)
 	tx, err := conn.Begin(t.Context())
 	if err == nil {
 		_, err = tx.Exec(t.Context(), worker.AppendLog, id, "first\n", false)
@@ -504,16 +506,12 @@ func TestLogClosedWhileItWrites(t *testing.T) {
 	checktest.Must(t, err)
 	log := q.NewLog(t.Context(), id)
 	fmt.Fprintln(log, "why")
-	watcher, err := pgx.Connect(t.Context(), url) // within a transaction, statistics do not change
-	checktest.Must(t, err)
-	defer watcher.Close(t.Context()) //nolint:errcheck // the connection is idle
+	watcher := connect(t, url) // within a transaction, statistics do not change
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for waits := false; !waits; time.Sleep(10 * time.Millisecond) {
-		if err := watcher.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity
-WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%run_log%')`).Scan(&waits); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(t, watcher.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%run_log%')`).Scan(&waits))
 	}
 	closed := make(chan struct{})
 	go func() {
@@ -550,9 +548,7 @@ UPDATE workcell.component SET version = 1 WHERE name = 'queue'`)
 	if r := await(t, q, id); r.Outcome != workflow.Succeeded {
 		t.Errorf("%+v", r)
 	}
-	conn, err := pgx.Connect(t.Context(), url)
-	checktest.Must(t, err)
-	defer conn.Close(t.Context()) //nolint:errcheck // only read from
+	conn := connect(t, url)
 	left := 1
 	for deadline := time.Now().Add(patience); left > 0; time.Sleep(50 * time.Millisecond) {
 		err := conn.QueryRow(t.Context(), `SELECT count(*) FROM (
