@@ -104,8 +104,14 @@ func (b *driver) writeAccounts(ctx context.Context, p *plan, img *image) (err er
 	if err = errors.Join(err, tw.Close()); err != nil {
 		return fmt.Errorf("docker: pack the users of an image: %w", err)
 	}
-	h := helper{labels: v.labels(backend.RoleInit), host: quietHost(v.mount(false))}
-	return b.withHelper(ctx, h, func(id string) error { return b.copyTo(ctx, "copy users", id, guestDir, &buf) })
+	last := kit.AccountFiles()[len(kit.AccountFiles())-1]
+	whole := func(ctx context.Context, id string) (bool, error) {
+		st, err := b.statPath(ctx, id, path.Join(guestDir, dir, last))
+		return err == nil && st.Size == int64(len(accounts[last])), kit.Ignore(err, backend.ErrNotFound)
+	}
+	return b.fillOnce(ctx, v, string(v.name())+"-users", whole, func(ctx context.Context, id string) error {
+		return b.copyTo(ctx, "copy users", id, guestDir, &buf)
+	})
 }
 
 // readAccounts reads the accounts of an image. The image may have any type of file at the paths of the accounts. Images

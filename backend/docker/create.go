@@ -201,6 +201,11 @@ func (b *driver) createContainer(ctx context.Context, what, name string, config 
 func (b *driver) startContainer(ctx context.Context, id string) error {
 	start := kit.Bind(b.api.ContainerStart, id, container.StartOptions{})
 	err := b.calls.Do(ctx, "start container", start)
+	if err != nil && strings.Contains(err.Error(), "is ambiguous") { // another process has just created the network too
+		if err = b.ensureNetwork(ctx); err == nil {
+			err = b.calls.Do(ctx, "start container", start)
+		}
+	}
 	if err == nil || ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) ||
 		errors.Is(err, backend.ErrNotFound) && b.isRemoved(ctx, id) {
 		return err

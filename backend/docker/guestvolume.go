@@ -95,23 +95,35 @@ func (b *driver) guestWhole(ctx context.Context, container string) (bool, error)
 	return err == nil, kit.Ignore(err, backend.ErrNotFound)
 }
 
-// fillGuest copies the guest agent to the guest volume. The name of the helper container is a lock against other
-// processes. A stale lock of a dead process is taken over after a while.
+// fillGuest copies the guest agent to the guest volume.
 func (b *driver) fillGuest(ctx context.Context, v *guestVolume) error {
-	h := helper{name: string(v.name()), labels: v.labels(backend.RoleInit), host: quietHost(v.mount(false))}
+	return b.fillOnce(ctx, v, string(v.name()), b.guestWhole, func(ctx context.Context, id string) error {
+		err := b.copyGuest(ctx, v, id)
+		if err == nil {
+			b.removeOldGuests(ctx)
+		}
+		return err
+	})
+}
+
+// fillOnce calls fill with a helper container that has the guest volume, unless whole reports that another process has
+// written the files. The name of the helper container is a lock against other processes. A stale lock of a dead process
+// is taken over after a while.
+func (b *driver) fillOnce(ctx context.Context, v *guestVolume, name string,
+	whole func(context.Context, string) (bool, error), fill func(context.Context, string) error) error {
+	h := helper{name: name, labels: v.labels(backend.RoleInit), host: quietHost(v.mount(false))}
 	var lock guestLock
 	return b.calls.Retry(ctx, func() (bool, error) {
 		locked := false
 		err := b.withHelper(ctx, h, func(id string) error {
 			locked = true
-			err := b.copyGuest(ctx, v, id)
-			if err == nil {
-				b.removeOldGuests(ctx)
+			if there, err := whole(ctx, id); there || err != nil {
+				return err
 			}
-			return err
+			return fill(ctx, id)
 		})
 		if !locked && errors.Is(err, backend.ErrExists) {
-			return b.awaitGuest(ctx, h.name, &lock)
+			return b.awaitGuest(ctx, h.name, &lock, whole)
 		}
 		return true, err
 	})
@@ -125,7 +137,8 @@ type guestLock struct {
 }
 
 // awaitGuest checks through the lock's container whether the lock's holder has finished.
-func (b *driver) awaitGuest(ctx context.Context, name string, lock *guestLock) (bool, error) {
+func (b *driver) awaitGuest(ctx context.Context, name string, lock *guestLock,
+	whole func(context.Context, string) (bool, error)) (bool, error) {
 	holder, err := b.inspect(ctx, name)
 	if errors.Is(err, backend.ErrNotFound) {
 		return false, nil // just removed: acquire the lock and find the volume complete
@@ -136,9 +149,9 @@ func (b *driver) awaitGuest(ctx context.Context, name string, lock *guestLock) (
 	if lock.id != holder.ID {
 		*lock = guestLock{id: holder.ID, since: time.Now()}
 	}
-	whole, err := b.guestWhole(ctx, holder.ID)
+	there, err := whole(ctx, holder.ID)
 	switch {
-	case whole:
+	case there:
 		return true, nil
 	case err != nil && !errors.Is(err, backend.ErrExists) && !kit.Unexplained(err): // for example, during the removal
 		return true, err
@@ -149,13 +162,10 @@ func (b *driver) awaitGuest(ctx context.Context, name string, lock *guestLock) (
 	return false, nil
 }
 
-// copyGuest writes the guest agent and then readyFile, unless another process has already done so.
+// copyGuest writes the guest agent and then readyFile.
 func (b *driver) copyGuest(ctx context.Context, v *guestVolume, id string) error {
 	e, err := b.learn(ctx)
 	if err != nil {
-		return err
-	}
-	if whole, err := b.guestWhole(ctx, id); whole || err != nil {
 		return err
 	}
 	mark := embed.File{Path: path.Base(readyFile), Mode: 0o444, Data: []byte(v.guest.Version + "\n")}

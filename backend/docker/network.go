@@ -37,8 +37,8 @@ func (b *driver) ensureNetwork(ctx context.Context) error {
 	return err
 }
 
-// findNetwork reports whether the network exists. With engines before 25.0, two processes can create two networks of
-// the same name.
+// findNetwork reports whether the network exists. With engines before 25.0, several processes can each create one at
+// the same time. findNetwork removes the newer ones. If a newer one is in use, it removes older ones.
 func (b *driver) findNetwork(ctx context.Context) (bool, error) {
 	named := networktypes.ListOptions{Filters: filters.NewArgs(filters.Arg("name", networkName))}
 	list, err := kit.Call(ctx, b.calls, "list networks", kit.With(b.api.NetworkList, named))
@@ -47,15 +47,28 @@ func (b *driver) findNetwork(ctx context.Context) (bool, error) {
 	}
 	// The filter also matches longer names with this name inside.
 	list = slices.DeleteFunc(list, func(n networktypes.Summary) bool { return n.Name != networkName })
-	if len(list) > 1 {
-		return false, fmt.Errorf("docker: the engine has %d networks named %q; remove one with `docker network rm %s`: %w",
-			len(list), networkName, list[1].ID, backend.ErrUnsupported)
-	}
 	for _, n := range list {
 		if n.Labels[backend.LabelRole] != backend.RoleNetwork || n.Driver != "bridge" || n.EnableIPv6 ||
 			n.Options["com.docker.network.bridge.enable_icc"] != "false" {
 			return false, fmt.Errorf("docker: network %q was not created by Workcell: %w", networkName, backend.ErrUnsupported)
 		}
 	}
-	return len(list) > 0, nil
+	slices.SortFunc(list, func(a, b networktypes.Summary) int { return b.Created.Compare(a.Created) })
+	left := len(list)
+	for i := 0; left > 1 && i < len(list); i++ {
+		err := b.calls.Do(ctx, "remove network", func(ctx context.Context) error {
+			return b.api.NetworkRemove(ctx, list[i].ID)
+		})
+		switch inUse := errors.Is(err, backend.ErrPermission); {
+		case errors.Is(err, backend.ErrUnavailable) || ctx.Err() != nil:
+			return false, err
+		case !inUse: // it was removed, perhaps by another process
+			left--
+		}
+	}
+	if left > 1 {
+		return false, fmt.Errorf("docker: %d networks named %q are in use; remove the containers of one, then run "+
+			"`docker network rm %s`: %w", left, networkName, list[0].ID, backend.ErrUnsupported)
+	}
+	return left > 0, nil
 }
