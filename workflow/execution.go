@@ -266,9 +266,8 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	if err != nil {
 		if stop := ex.run.stopped(ctx); stop != nil {
 			err = stop // the step's own error is only a consequence
-		} else if ex.run.opts.Journal != nil && ex.canRepeat(ctx, err) {
-			ex.run.interrupt(fmt.Errorf("%w: step %s: %w", ErrInterrupted, ex.path, err))
-			return 0, interruption(ctx)
+		} else if stop := ex.interruptedBy(ctx, err); stop != nil {
+			return 0, stop
 		}
 		e.Status, e.Error = StatusFailed, ex.failure(err)
 		err = nil
@@ -290,6 +289,15 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 // maxLosses is the maximum number of interrupted attempts of a step. Afterwards, the loss of the sandbox, or an error
 // when a resumed run opens it, makes the step fail, because the step or the run may be the cause.
 const maxLosses = 5
+
+// interruptedBy interrupts the run if a resumed run can repeat the step after err. It returns nil if the step fails.
+func (ex *execution) interruptedBy(ctx context.Context, err error) error {
+	if ex.run.opts.Journal == nil || !ex.canRepeat(ctx, err) {
+		return nil
+	}
+	ex.run.interrupt(fmt.Errorf("%w: step %s: %w", ErrInterrupted, ex.path, err))
+	return interruption(ctx)
+}
 
 // canRepeat reports whether a step failed because of its engine, and whether a resumed run can repeat it with the files
 // of the earlier steps.

@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -146,7 +147,7 @@ func (b *fanBody) runForks(ctx context.Context, ex *execution, items []any) (res
 		place := fmt.Sprintf("%s[%d]", ex.place(), i)
 		name := sandboxRef{isolated: true}.in(ex.session, ex.id, ex.attempted(place, ex.attempts), ex.visit)
 		if err := a.begin(ctx, i, place, name); err != nil {
-			return nil, err
+			return nil, cmp.Or(ex.interruptedBy(ctx, err), err)
 		}
 		out, keep, err := ex.inBranch(ctx, b.branches[0], place, name, b.itemVars(items, i))
 		a.keep[i] = err == nil && keep

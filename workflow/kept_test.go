@@ -38,6 +38,9 @@ func (b *saving) List(ctx context.Context, f backend.Filter) ([]backend.Info, er
 }
 
 func (b *saving) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
+	if spec.Fork != nil && b.down.Load() {
+		return backend.Info{}, backend.ErrUnavailable
+	}
 	spec.Fork = nil
 	return b.Backend.Create(ctx, spec)
 }
@@ -346,6 +349,27 @@ func TestResumedUnderPolicy(t *testing.T) {
 				t.Errorf("%v, the agent's sandboxes: %q", err, ids)
 			}
 		})
+	}
+}
+
+// TestForkDuringOutage verifies that a run is interrupted if the engine cannot create the sandbox of an item.
+func TestForkDuringOutage(t *testing.T) {
+	t.Parallel()
+	p := newProcesses(t)
+	wf := parse(t, `
+sandbox: {image: a}
+steps: [{id: f, type: for_each, items: [1, 2], fork: true, steps: [{id: c, type: exec, command: x}]}]`)
+	e, _, end := p.start(t, -1, nil)
+	p.down.Store(true)
+	if _, err := e.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrInterrupted) {
+		t.Fatal(err)
+	}
+	end()
+	p.down.Store(false)
+	e, _, end = p.start(t, -1, nil)
+	defer end()
+	if _, err := e.Resume(t.Context(), wf, p.entries(t)); err != nil || len(p.ran) != 2 {
+		t.Errorf("%v, the commands ran in %q", err, p.ran)
 	}
 }
 
