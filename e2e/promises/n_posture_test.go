@@ -308,6 +308,15 @@ func TestN9Guest(t *testing.T) {
 			if out := b.ok(t, toolspec.ToolExec, obj{"command": "rm -f /.workcell/workcell-guest || echo x > /.workcell/workcell-guest || mv /.workcell /x"}); out["exit_code"] == 0.0 {
 				t.Error("the guest's program can be changed")
 			}
+			// A command may stop the processes of other commands while they start. This must not block the main process.
+			loop := b.ok(t, toolspec.ToolExec,
+				obj{"command": "while :; do kill -s STOP -- -1; done", "yield_ms": 0, "timeout_seconds": 5})
+			eventually(t, "the loop ends", func() bool {
+				_, _ = b.raw(t.Context(), toolspec.ToolExec, obj{"command": "true"}) // it and the connection may be stopped
+				out, err := b.raw(t.Context(), toolspec.ToolExecWait, obj{"exec_id": loop["exec_id"]})
+				return err == nil && out["status"] == "timed_out"
+			})
+			b.alive(t)
 			// Data sent to the sockets, or by another guest agent started by a command, must change nothing.
 			b.python(t, "pester.py")
 			b.python(t, "faults.py")

@@ -168,6 +168,11 @@ func TestLaunchFailures(t *testing.T) {
 		}
 	}
 	req := sh("")
+	req.Argv = []string{"./script"}
+	if _, err := c.Run(testContext(t), req); err == nil || !strings.Contains(err.Error(), "interpreter") {
+		t.Errorf("a relative script without interpreter: %v", err)
+	}
+	req = sh("")
 	req.Argv = append([]string{"/bin/sh", "-c", "echo ${#1}", "sh"}, slices.Repeat([]string{strings.Repeat("x", 100<<10)}, 10)...)
 	if res := mustRun(t, c, req); string(res.Stdout.Head) != "102400\n" {
 		t.Errorf("1 MiB of arguments: %v", brief(res))

@@ -59,6 +59,25 @@ func TestSpill(t *testing.T) {
 	}
 }
 
+// TestOutputBesideNoise verifies that an ended command keeps its output while running commands print a lot.
+func TestOutputBesideNoise(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	for _, name := range []string{"a", "b"} {
+		noise := sh("head -c 700000 /dev/zero; touch " + name + "; sleep 1000")
+		noise.YieldMillis = 0
+		mustRun(t, c, noise)
+		mustRun(t, c, sh("until test -e "+name+"; do sleep 0.01; done"))
+	}
+	kept := sh("echo kept")
+	mustRun(t, c, kept)
+	mustRun(t, c, sh("true"))
+	res, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: kept.ExecID, WaitMillis: -1})
+	if err != nil || string(res.Stdout.Head) != "kept\n" {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
 // TestSpillIsBounded verifies that a spill file has at most 64 MiB.
 func TestSpillIsBounded(t *testing.T) {
 	t.Parallel()

@@ -17,6 +17,7 @@ type Recorder struct {
 	ring    *ring
 	keep    [2]*keeper    // nil after Forget
 	kept    int           // their size in the budget, after the command has ended
+	ended   int           // size of all output in the budget's part of ended commands
 	news    chan struct{} // closed when a chunk arrives; nil if no reader waits
 	spilled [2]*spill
 }
@@ -51,10 +52,10 @@ func (r *Recorder) write(ch wire.Channel, p []byte) {
 		sp.begun = true
 		before = append(append([]byte(nil), k.head...), k.ordered()...)
 	}
-	if k != nil {
+	if k != nil { // the output was not forgotten
 		k.add(p)
+		r.budget.add(r.ring.add(ch, p, r.budget.limit(len(r.ring.buf))))
 	}
-	r.budget.add(r.ring.add(ch, p, r.budget.limit(len(r.ring.buf))))
 	if r.news != nil {
 		close(r.news)
 		r.news = nil
@@ -106,6 +107,8 @@ func (r *Recorder) Ended() {
 		}
 	}
 	r.budget.add(r.kept - r.ring.trim())
+	r.ended = r.kept + len(r.ring.buf)
+	r.budget.ended.Add(int64(r.ended))
 }
 
 // Forget drops the recorded output.
@@ -113,7 +116,8 @@ func (r *Recorder) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.budget.add(-r.ring.release() - r.kept)
-	r.keep, r.kept = [2]*keeper{}, 0
+	r.budget.ended.Add(-int64(r.ended))
+	r.keep, r.kept, r.ended = [2]*keeper{}, 0, 0
 }
 
 // Read returns chunks. It waits up to req.WaitMillis for the first chunk or for the end of the command. It returns

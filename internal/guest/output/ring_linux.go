@@ -197,7 +197,7 @@ func (k *keeper) output() wire.Output {
 }
 
 // Budget counts the memory of recorded output.
-type Budget struct{ used atomic.Int64 }
+type Budget struct{ used, ended atomic.Int64 }
 
 func (b *Budget) add(n int) { b.used.Add(int64(n)) }
 
@@ -207,5 +207,5 @@ func (b *Budget) limit(now int) int {
 	return min(ringMax, max(now, ringFloor, now+free))
 }
 
-// Exceeded reports whether the output of ended commands should be reduced, to allow recording for running commands.
-func (b *Budget) Exceeded() bool { return b.used.Load() > ringBudget/2 }
+// Exceeded reports whether ended commands have too much output, to allow recording for running commands.
+func (b *Budget) Exceeded() bool { return b.ended.Load() > ringBudget/2 }

@@ -125,4 +125,14 @@ func TestBudget(t *testing.T) {
 	if got := b.limit(ringMax); got != ringMax {
 		t.Errorf("a ring that holds %d bytes may hold %d", ringMax, got)
 	}
+	b = Budget{}
+	r := NewRecorder(&wire.RunRequest{HeadBytes: 10}, &b, nil, nil, nil)
+	r.write(wire.ChanStdout, make([]byte, chunkMax))
+	r.Ended()
+	ended := b.ended.Load()
+	r.Forget()
+	r.write(wire.ChanStdout, make([]byte, chunkMax)) // by a process that outlives the command
+	if b.used.Load() != 0 || b.ended.Load() != 0 || ended < chunkMax {
+		t.Errorf("a forgotten command uses %d bytes, an ended one %d", b.used.Load(), ended)
+	}
 }

@@ -135,7 +135,11 @@ func (s *Spawner) start(p *Process, req *wire.RunRequest, e *ends, frozen bool) 
 	if err != nil {
 		return wire.Errorf(wire.CodeInternal, "reading limits: %v", err)
 	}
-	return launchError(s.forkLimited(p, path, argv, attr, limits), path)
+	err = s.forkLimited(p, path, argv, attr, limits)
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path) // launchError looks for it from another directory
+	}
+	return launchError(err, path)
 }
 
 // fork creates the child process. It retries in two cases. A new program file may still be open in another child
@@ -158,6 +162,9 @@ func (s *Spawner) forkOnce(p *Process, path string, argv []string, attr *syscall
 		return err
 	}
 	p.tag.Store(tag) // set before the child runs
+	done := make(chan struct{})
+	defer close(done)
+	go s.Tree(p).unstop(done)
 	s.writeScore(s.score[1])
 	p.PID, p.Exited, err = s.reaper.start(func() (int, error) { return syscall.ForkExec(path, argv, attr) })
 	s.writeScore(s.score[0])

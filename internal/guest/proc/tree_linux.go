@@ -27,6 +27,8 @@ const (
 	patience = 3
 	// holdBound is the maximum time for which they are stopped, because processes of other commands are also stopped.
 	holdBound = 2 * time.Second
+	// stoppedBound is the time after which a process that was stopped during its start is killed.
+	stoppedBound = time.Second
 )
 
 // holdTries is the number of attempts, one millisecond apart, to acquire the lock for forking.
@@ -150,6 +152,23 @@ func (t *tracker) hold() (release func()) {
 	return func() {
 		_ = unix.Kill(-1, unix.SIGCONT)
 		t.forking.Unlock()
+	}
+}
+
+// unstop kills stopped processes of the tree until done is closed. If a command of the same user stopped a child before
+// exec, the child would block the guest agent.
+func (k *Tree) unstop(done <-chan struct{}) {
+	for {
+		select {
+		case <-done:
+			return
+		case <-time.After(stoppedBound):
+		}
+		for _, p := range k.members() {
+			if p.state == 'T' || p.state == 't' {
+				signalProc(p, unix.SIGKILL)
+			}
+		}
 	}
 }
 
