@@ -138,11 +138,10 @@ func (p *Patch) Stat() Stat {
 // Stat returns the size of the change. Binary files have no lines.
 func (c *Change) Stat() Stat {
 	s := Stat{Files: 1}
-	for _, h := range c.hunks() {
-		for _, e := range h.edits {
-			s.Deletions += len(e.old)
-			s.Insertions += len(e.new)
-		}
+	_, edits := c.edits()
+	for _, e := range edits {
+		s.Deletions += len(e.old)
+		s.Insertions += len(e.new)
 	}
 	return s
 }
@@ -151,12 +150,6 @@ func (c *Change) Stat() Stat {
 type edit struct {
 	at       int // index of the first line of old
 	old, new []string
-}
-
-// hunk contains edits with their context: lines [start, end) of the old text, which begin at line now of the new text.
-type hunk struct {
-	start, end, now int
-	edits           []edit
 }
 
 const contextLines = 3
@@ -186,63 +179,54 @@ type Hunk struct {
 // Hunks returns the changed lines of a text. For a binary file, or if only the mode changed, it returns nil.
 func (c *Change) Hunks() []Hunk {
 	var list []Hunk
-	lines := splitLines(c.Old.text())
-	for _, h := range c.hunks() {
-		out, old, now := Hunk{OldLine: h.start, NewLine: h.now}, 0, 0
-		add := func(op LineOp, lines []string) {
-			for _, l := range lines {
-				out.Lines = append(out.Lines, Line{op, l})
-			}
-			if op != Added {
-				old += len(lines)
-			}
-			if op != Deleted {
-				now += len(lines)
-			}
+	lines, edits := c.edits()
+	at, added, open := 0, 0, false // at is the next line of the old text; added counts the lines added before it
+	for i, e := range edits {
+		if !open {
+			at = max(e.at-contextLines, 0)
+			list = append(list, Hunk{OldLine: at, NewLine: at + added})
 		}
-		at := h.start
-		for _, e := range h.edits {
-			add(Context, lines[at:e.at])
-			add(Deleted, e.old)
-			add(Added, e.new)
-			at = e.at + len(e.old)
+		h := &list[len(list)-1]
+		h.add(Context, lines[at:e.at])
+		h.add(Deleted, e.old)
+		h.add(Added, e.new)
+		at, added = e.at+len(e.old), added+len(e.new)-len(e.old)
+		end := min(at+contextLines, len(lines))
+		if open = i+1 < len(edits) && edits[i+1].at-contextLines <= end; open {
+			continue
 		}
-		add(Context, lines[at:h.end])
-		out.OldLine += min(old, 1)
-		out.NewLine += min(now, 1)
-		list = append(list, out)
+		h.add(Context, lines[at:end])
+		if slices.ContainsFunc(h.Lines, func(l Line) bool { return l.Op != Added }) {
+			h.OldLine++
+		}
+		if slices.ContainsFunc(h.Lines, func(l Line) bool { return l.Op != Deleted }) {
+			h.NewLine++
+		}
 	}
 	return list
 }
 
-// hunks returns the differences between the change's texts. If a side is binary or a link, it returns nil.
-func (c *Change) hunks() []hunk {
-	old, now := c.text()
-	if old == now {
-		return nil
+func (h *Hunk) add(op LineOp, lines []string) {
+	for _, l := range lines {
+		h.Lines = append(h.Lines, Line{op, l})
 	}
-	lines := splitLines(old)
-	var hunks []hunk
-	added := 0 // lines added by earlier edits
-	for _, e := range lineEdits(old, now) {
-		start, end := max(e.at-contextLines, 0), min(e.at+len(e.old)+contextLines, len(lines))
-		if n := len(hunks); n > 0 && start <= hunks[n-1].end {
-			hunks[n-1].end = end
-			hunks[n-1].edits = append(hunks[n-1].edits, e)
-		} else {
-			hunks = append(hunks, hunk{start: start, end: end, now: start + added, edits: []edit{e}})
-		}
-		added += len(e.new) - len(e.old)
-	}
-	return hunks
 }
 
-// text returns the texts to compare line by line. If a side is not text, it returns "".
-func (c *Change) text() (old, now string) {
+// edits returns the old text's lines and the edits that convert them to the new text. If a side is binary, it returns
+// nil.
+func (c *Change) edits() (lines []string, edits []edit) {
 	if c.IsBinary() {
-		return "", ""
+		return nil, nil
 	}
-	return c.Old.text(), c.New.text()
+	old, line, at := c.Old.text(), 0, 0 // line is the number of the line that begins at byte `at`
+	lines = splitLines(old)
+	for _, e := range udiff.Lines(old, c.New.text()) {
+		line += strings.Count(old[at:e.Start], "\n")
+		at = e.Start
+		n := len(splitLines(old[e.Start:e.End]))
+		edits = append(edits, edit{at: line, old: lines[line : line+n], new: splitLines(e.New)})
+	}
+	return lines, edits
 }
 
 func (e *Entry) text() string {
@@ -257,18 +241,6 @@ func (e *Entry) text() string {
 func (c *Change) IsBinary() bool {
 	binary := func(e *Entry) bool { return e != nil && !e.isLink() && !e.isText() }
 	return binary(c.Old) || binary(c.New)
-}
-
-// lineEdits returns the edits in whole lines that convert old to now.
-func lineEdits(old, now string) []edit {
-	var edits []edit
-	line, at := 0, 0 // line is the number of the line that begins at byte `at`
-	for _, e := range udiff.Lines(old, now) {
-		line += strings.Count(old[at:e.Start], "\n")
-		at = e.Start
-		edits = append(edits, edit{at: line, old: splitLines(old[e.Start:e.End]), new: splitLines(e.New)})
-	}
-	return edits
 }
 
 func splitLines(s string) []string { return slices.Collect(strings.Lines(s)) }
