@@ -357,12 +357,12 @@ func (e *Entry) withPermissions(was *Entry) *Entry {
 // both versions of these lines between conflict markers, and the error is errSameLines.
 func merge3(base, a, b string) (string, error) {
 	var sides [2]string // each side with the other side's separate changes
-	edits := [2][]udiff.Edit{udiff.Lines(base, a), udiff.Lines(base, b)}
+	edits := [2][]udiff.Edit{diffLines(base, a), diffLines(base, b)}
 	for i, own := range edits {
 		apart := slices.DeleteFunc(slices.Clone(edits[1-i]), func(e udiff.Edit) bool {
-			return slices.ContainsFunc(own, func(f udiff.Edit) bool {
-				// Adjacent lines usually belong together.
-				return e != f && e.Start <= f.End && f.Start <= e.End
+			n, _ := slices.BinarySearchFunc(own, e, func(f, e udiff.Edit) int { return f.End - e.Start })
+			return slices.ContainsFunc(own[n:min(n+2, len(own))], func(f udiff.Edit) bool { // one may be equal to e
+				return e != f && f.Start <= e.End // adjacent lines usually belong together
 			})
 		})
 		all, ok := udiff.Merge(own, apart)
@@ -377,7 +377,7 @@ func merge3(base, a, b string) (string, error) {
 	}
 	var marked strings.Builder
 	at := 0
-	for _, e := range udiff.Lines(sides[0], sides[1]) {
+	for _, e := range diffLines(sides[0], sides[1]) {
 		ours := markOurs + ended(sides[0][e.Start:e.End])
 		marked.WriteString(sides[0][at:e.Start] + ours + markMiddle + ended(e.New) + markTheirs)
 		at = e.End

@@ -220,7 +220,7 @@ func (c *Change) edits() (lines []string, edits []edit) {
 	}
 	old, line, at := c.Old.text(), 0, 0 // line is the number of the line that begins at byte `at`
 	lines = splitLines(old)
-	for _, e := range udiff.Lines(old, c.New.text()) {
+	for _, e := range diffLines(old, c.New.text()) {
 		line += strings.Count(old[at:e.Start], "\n")
 		at = e.Start
 		n := len(splitLines(old[e.Start:e.End]))
@@ -241,6 +241,60 @@ func (e *Entry) text() string {
 func (c *Change) IsBinary() bool {
 	binary := func(e *Entry) bool { return e != nil && !e.isLink() && !e.isText() }
 	return binary(c.Old) || binary(c.New)
+}
+
+// diffLines is like udiff.Lines, which finds the fewest edits but gives up after 100 differences and then reports equal
+// lines as replaced. In this case, diffLines compares only the parts between the anchors of the texts.
+func diffLines(old, now string) []udiff.Edit {
+	edits := udiff.Lines(old, now)
+	if !slices.ContainsFunc(edits, func(e udiff.Edit) bool { return len(anchors(old[e.Start:e.End], e.New)) > 0 }) {
+		return edits
+	}
+	edits = nil
+	var at [2]int
+	for _, end := range append(anchors(old, now), [2]int{len(old), len(now)}) {
+		for _, e := range udiff.Lines(old[at[0]:end[0]], now[at[1]:end[1]]) {
+			edits = append(edits, udiff.Edit{Start: at[0] + e.Start, End: at[0] + e.End, New: e.New})
+		}
+		at = end
+	}
+	return edits
+}
+
+// anchors returns the positions of lines that occur exactly once in both texts: the most lines in the same order.
+func anchors(old, now string) (list [][2]int) {
+	type line struct {
+		at, count [2]int // in each text
+		before    *line  // the anchor before this line
+	}
+	lines, all := map[string]*line{}, []*line{}
+	for i, text := range []string{old, now} {
+		at := 0
+		for s := range strings.Lines(text) {
+			if lines[s] == nil {
+				lines[s] = &line{}
+				all = append(all, lines[s])
+			}
+			lines[s].at[i] = at
+			lines[s].count[i]++
+			at += len(s)
+		}
+	}
+	ends := []*line{{at: [2]int{-1, -1}}} // ends[n] is the earliest line in the new text that can be anchor n
+	for _, l := range all {
+		if l.count == [2]int{1, 1} {
+			n, _ := slices.BinarySearchFunc(ends, l, func(a, b *line) int { return a.at[1] - b.at[1] })
+			if n == len(ends) {
+				ends = append(ends, nil)
+			}
+			ends[n], l.before = l, ends[n-1]
+		}
+	}
+	for l := ends[len(ends)-1]; l.before != nil; l = l.before {
+		list = append(list, l.at)
+	}
+	slices.Reverse(list)
+	return list
 }
 
 func splitLines(s string) []string { return slices.Collect(strings.Lines(s)) }

@@ -139,6 +139,10 @@ func numbered(from, to int) string {
 	return b.String()
 }
 
+// inserted is numbered(0, 999) with two insertions of 60 lines. Half of these lines are equal.
+var inserted = numbered(0, 99) + strings.Repeat("}\nnew\n", 30) + numbered(99, 900) + strings.Repeat("}\nlast\n", 30) +
+	numbered(900, 999)
+
 // trees returns pairs of trees with every kind of change.
 func trees() map[string][2]Tree {
 	return map[string][2]Tree{
@@ -164,6 +168,7 @@ func trees() map[string][2]Tree {
 		"many lines":        {{"a": file(strings.Repeat("\n", maxTextLines)), "b": file("x\n")}, {"a": file(strings.Repeat("\n", maxTextLines+1)), "b": file(strings.Repeat("x\n", maxTextLines+1))}},
 		"large text":        {{"a": file(strings.Repeat("x", maxTextBytes) + "\n")}, {"a": file(strings.Repeat("x", maxTextBytes) + "\ny\n"), "new": file(strings.Repeat("y\n\n", maxTextBytes/3+1))}},
 		"to nothing":        {{"a": file("x\n")}, {"a": file("")}},
+		"many insertions":   {{"a": file(numbered(0, 999))}, {"a": file(inserted)}},
 	}
 }
 
@@ -253,6 +258,9 @@ func TestApplyToWhatChanged(t *testing.T) {
 		applied, merged, no []string
 	}{
 		{"apart", Tree{"a": f(ten)}, Tree{"a": f(first)}, Tree{"a": f(last)}, Tree{"a": f(both)}, nil, []string{"a"}, nil},
+		{"apart, many lines", Tree{"a": f(numbered(0, 999))}, Tree{"a": f(inserted)},
+			Tree{"a": f(strings.Replace(numbered(0, 999), "line 500\n", "", 1))},
+			Tree{"a": f(strings.Replace(inserted, "line 500\n", "", 1))}, nil, []string{"a"}, nil},
 		{"apart, keeping the mode", Tree{"a": f(ten)}, Tree{"a": f(first)}, Tree{"a": s(last)}, Tree{"a": s(both)}, nil, []string{"a"}, nil},
 		{"the same already", Tree{"a": f(ten)}, Tree{"a": f(first)}, Tree{"a": f(first)}, Tree{"a": f(first)}, nil, nil, nil},
 		{"merged already", Tree{"a": f(ten)}, Tree{"a": f(first)}, Tree{"a": f(both)}, Tree{"a": f(both)}, nil, nil, nil},
@@ -440,6 +448,7 @@ func TestStat(t *testing.T) {
 		{"mode", "2 files changed, 1 insertion(+), 1 deletion(-)"},
 		{"binary", "4 files changed, 0 insertions(+), 0 deletions(-)"},
 		{"rename", "4 files changed, 9 insertions(+), 9 deletions(-)"},
+		{"many insertions", "1 file changed, 120 insertions(+)"},
 	} {
 		trees := trees()[c.name]
 		if got := Compare(trees[0], trees[1]).Stat().String(); got != c.want {
