@@ -542,9 +542,9 @@ func (a *applier) create(name string, e *Entry, exact bool) error {
 	if e.isLink() {
 		return a.root.Symlink(string(e.Content), name)
 	}
-	perm := fs.FileMode(0o666) // the umask decides
-	if e.Mode&0o100 != 0 {
-		perm = 0o777
+	perm := 0o666 | e.gitMode()&0o111 // the umask decides
+	if exact {
+		perm = e.Mode.Perm() // the content may be secret
 	}
 	f, err := a.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
 	if err != nil {

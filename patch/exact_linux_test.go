@@ -58,7 +58,7 @@ const applyVariable = "PATCH_TEST_APPLY"
 func TestMain(m *testing.M) {
 	dir := os.Getenv(applyVariable)
 	for dir != "" {
-		_ = os.Remove(filepath.Join(dir, "sub", "large"))
+		_ = os.WriteFile(filepath.Join(dir, "sub", "large"), nil, 0o600)
 		large := patch.Tree{"sub/large": {Mode: 0o644, Content: make([]byte, 64<<20)}}
 		if _, err := large.Write(dir, nil, true); err != nil {
 			os.Exit(1)
@@ -68,7 +68,7 @@ func TestMain(m *testing.M) {
 }
 
 // TestKilledApply: the next apply removes the temporary file of a killed process. It keeps the temporary file of a
-// living process, even if that process is stopped.
+// living process, even if that process is stopped. The file never has more permissions than the file that it replaces.
 func TestKilledApply(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -98,6 +98,11 @@ func TestKilledApply(t *testing.T) {
 		for !stopped(t, cmd.Process.Pid) {
 			time.Sleep(time.Millisecond)
 		}
+	}
+	info, err := os.Stat(temporary())
+	must(t, err)
+	if info.Mode() != 0o600 {
+		t.Errorf("the temporary file is %v", info.Mode())
 	}
 	round := 0
 	apply := func() {
