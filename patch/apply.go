@@ -180,6 +180,8 @@ type applier struct {
 	swept map[string]bool // directories from which leftover files were removed
 	left  int             // remaining bytes of paths to look up for links
 	dry   *plannedTree    // of a check; nil to write
+
+	infos map[string]fs.FileInfo // by path: the last file that was read there
 }
 
 // plannedTree contains the entries written by a check.
@@ -253,7 +255,7 @@ var gitParts = []string{"head", "commondir", "objects", "refs"}
 // newApplier returns an applier that will create files.
 func newApplier(root *os.Root, files iter.Seq[string]) *applier {
 	a := &applier{root: root, parts: map[string]bool{}, repos: map[string]bool{}, swept: map[string]bool{},
-		left: maxFollow}
+		left: maxFollow, infos: map[string]fs.FileInfo{}}
 	for name := range files {
 		for at := name; at != "." && at != "/"; at = path.Dir(at) {
 			if folded := gitPath(at); slices.Contains(gitParts, path.Base(folded)) {
@@ -312,7 +314,7 @@ func (a *applier) take(s *step) error {
 	if s.next == nil {
 		return a.remove(s.name, s.was)
 	}
-	// An existing file keeps the permissions. The umask sets the permissions of a new file.
+	// An existing file keeps the permissions and the owner. The umask sets the permissions of a new file.
 	return a.write(s.name, s.was, s.next, s.was != nil && !s.was.isLink())
 }
 
@@ -474,11 +476,14 @@ func (a *applier) read(name string) (*Entry, error) {
 		return nil, err
 	}
 	defer f.Close()
+	info, statErr := f.Stat()
+	a.infos[filepath.ToSlash(name)] = info
 	content, err := io.ReadAll(f)
-	return &Entry{Mode: mode.Perm(), Content: content}, err
+	return &Entry{Mode: mode.Perm(), Content: content}, errors.Join(err, statErr)
 }
 
-// write atomically replaces was by e. If exact is true, it sets e's exact permissions; otherwise the umask applies.
+// write atomically replaces was by e. If exact is true, it sets e's exact permissions and keeps the owner of the file
+// last read at name; otherwise the umask applies.
 func (a *applier) write(name string, was, e *Entry, exact bool) (err error) {
 	if a.dry != nil {
 		a.dry.put(name, e)
@@ -499,7 +504,7 @@ func (a *applier) write(name string, was, e *Entry, exact bool) (err error) {
 			err = errors.Join(err, removeErr)
 		}
 	}()
-	if err := a.create(temp, e, exact); err != nil {
+	if err := a.create(temp, e, exact, a.infos[name]); err != nil {
 		return err
 	}
 	if err := a.unchanged(name, was); err != nil {
@@ -538,13 +543,13 @@ func (a *applier) lock(dir string) *os.File {
 // Operations of flock.
 const shared, alone = 1, 2
 
-func (a *applier) create(name string, e *Entry, exact bool) error {
+func (a *applier) create(name string, e *Entry, exact bool, replaced fs.FileInfo) error {
 	if e.isLink() {
 		return a.root.Symlink(string(e.Content), name)
 	}
 	perm := 0o666 | e.gitMode()&0o111 // the umask decides
 	if exact {
-		perm = e.Mode.Perm() // the content may be secret
+		perm = e.Mode & 0o700 // the content may be secret
 	}
 	f, err := a.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
 	if err != nil {
@@ -552,6 +557,7 @@ func (a *applier) create(name string, e *Entry, exact bool) error {
 	}
 	_, err = f.Write(e.Content)
 	if exact {
+		keepOwner(f, replaced)
 		err = errors.Join(err, f.Chmod(e.Mode.Perm()))
 	}
 	return errors.Join(err, f.Close())

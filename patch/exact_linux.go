@@ -3,6 +3,7 @@ package patch
 import (
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -45,4 +46,10 @@ func lockDir(f *os.File, how int) bool {
 		time.Sleep(time.Millisecond)
 	}
 	return false
+}
+
+// keepOwner gives f the owner and group of the file that it replaces, if the system permits it.
+func keepOwner(f *os.File, replaced os.FileInfo) {
+	st := replaced.Sys().(*syscall.Stat_t)
+	_ = f.Chown(int(st.Uid), int(st.Gid)) // most users cannot change the owner
 }

@@ -48,3 +48,6 @@ func statExact(dir string) (os.FileInfo, error) {
 
 // lockDir returns false, because directories cannot be locked on this system.
 func lockDir(*os.File, int) bool { return false }
+
+// keepOwner has no effect on this system.
+func keepOwner(*os.File, os.FileInfo) {}

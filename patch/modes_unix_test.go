@@ -3,6 +3,7 @@
 package patch
 
 import (
+	"cmp"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,13 +12,15 @@ import (
 )
 
 // TestModes: only the executable bit of the mode of a patch or an output matters. Existing files keep their
-// permissions. New files and directories get the umask's permissions.
+// permissions and owners. New files and directories get the umask's permissions.
 func TestModes(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o002)) // of the process, so no test may run in parallel
 	dir := put(t, Tree{"mine": file("x"), "tool": script("x"), "link": link("mine")})
 	for name, mode := range map[string]fs.FileMode{"mine": 0o600, "tool": 0o750 | fs.ModeSetuid | fs.ModeSetgid} {
 		must(t, os.Chmod(filepath.Join(dir, name), mode))
 	}
+	owner := cmp.Or(os.Geteuid(), 1000) // only root can change it
+	must(t, os.Chown(filepath.Join(dir, "mine"), owner, -1))
 	wild := func(content string) *Entry {
 		return &Entry{Mode: 0o777 | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky, Content: []byte(content)}
 	}
@@ -36,17 +39,17 @@ func TestModes(t *testing.T) {
 	if r, err := (Tree{"mine": script("z"), "tool": file("z")}).Write(dir, nil, true); err != nil || len(r.Applied) != 2 {
 		t.Fatalf("%+v %v", r, err)
 	}
-	mode := func(name string) fs.FileMode {
-		info, err := os.Lstat(filepath.Join(dir, name))
-		must(t, err)
-		return info.Mode()
-	}
 	for name, want := range map[string]fs.FileMode{
 		"d": fs.ModeDir | 0o775, "d/new": 0o775, "d/plain": 0o664, "d/none": 0o664, "link": 0o775,
 		"mine": 0o700, "tool": 0o640,
 	} {
-		if got := mode(name); got != want {
+		info, err := os.Lstat(filepath.Join(dir, name))
+		must(t, err)
+		if got := info.Mode(); got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+		if uid := info.Sys().(*syscall.Stat_t).Uid; name == "mine" && int(uid) != owner {
+			t.Errorf("%s has owner %d, want %d", name, uid, owner)
 		}
 	}
 }
