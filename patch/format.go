@@ -61,17 +61,14 @@ func (c *Change) file() *gitdiff.File {
 	} else {
 		f.NewName = ""
 	}
-	same := f.OldOIDPrefix == f.NewOIDPrefix
-	if same { // no index line if only the mode changed
+	if f.OldOIDPrefix == f.NewOIDPrefix { // no index line if only the mode changed
 		f.OldOIDPrefix, f.NewOIDPrefix = "", ""
 	}
 	if f.OldMode == f.NewMode && f.OldMode != 0 {
 		f.NewMode = 0 // otherwise the output would contain a mode change
 	}
-	if !same && !c.IsBinary() {
-		for _, h := range c.Hunks() {
-			f.TextFragments = append(f.TextFragments, h.fragment())
-		}
+	for _, h := range c.Hunks() {
+		f.TextFragments = append(f.TextFragments, h.fragment())
 	}
 	return f
 }
