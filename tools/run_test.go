@@ -42,6 +42,20 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestScriptInDeadSandbox verifies that a program in mode script gets another sandbox after the first one was lost.
+func TestScriptInDeadSandbox(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	set := r.tools(tools.Sandbox{Mode: "script", Runtime: "bash"})
+	run := obj{"code": "cat note; echo x > note"}
+	set.ok("sandbox_run", run)
+	checktest.Must(t, r.engine.die(r.engine.all()[0].ID))
+	set.fails(toolspec.CodeLost, "sandbox_run", run)
+	if out := set.ok("sandbox_run", run); out["stdout"] != "" || r.engine.open() != 1 {
+		t.Errorf("%v, %d sandboxes", out, r.engine.open())
+	}
+}
+
 func TestRunArguments(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
