@@ -69,17 +69,11 @@ func unguessable(id string) bool {
 func agentOf(ctx context.Context) string {
 	// SpanPath panics outside of Genkit's spans, for example if a program put a session into ctx itself.
 	defer func() { _ = recover() }()
-	path, _, _ := cutLast(tracing.SpanPath(ctx), ",t:action,s:agent}")
-	_, name, _ := cutLast(path, "/{")
-	return name
-}
-
-// cutLast is like strings.Cut, but cuts at the last sep. If s does not contain sep, before is s.
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
+	path := tracing.SpanPath(ctx)
+	if i := strings.LastIndex(path, ",t:action,s:agent}"); i >= 0 {
+		return path[strings.LastIndex(path[:i], "/{")+2 : i]
 	}
-	return s, "", false
+	return ""
 }
 
 // runOf returns the run of ctx. If ctx is not bound to a run, it returns the run of the Genkit agent's conversation,

@@ -105,7 +105,7 @@ func TestChatKeepsItsSandbox(t *testing.T) {
 }
 
 // TestToolsOfAChat verifies that tools without the middleware use the conversation's sandbox, and that agents a Genkit
-// agent runs itself use it too.
+// agent runs itself use it too. Tools outside of the agent's spans share another sandbox.
 func TestToolsOfAChat(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -119,11 +119,14 @@ func TestToolsOfAChat(t *testing.T) {
 				return nil, err
 			}
 			text = str(set.call(ctx, "sandbox_fs_read", obj{"path": "note"})["contents"])
+			outside := aix.NewSessionContext(context.Background(), sess.Session)
+			set.call(outside, "sandbox_fs_write", obj{"path": "note", "contents": ", outside"})
+			text += str(set.call(outside, "sandbox_exec", obj{"command": "cat note"})["stdout"])
 			return &aix.TurnResult{FinishReason: aix.AgentFinishReasonStop}, nil
 		})
 		return &aix.AgentResult{Message: ai.NewModelTextMessage(text)}, err
 	}, aix.WithSessionStore(localstore.NewInMemorySessionStore[any]()))
-	if text, _ := ask(t, outer, ""); text != "by the agent" || r.engine.open() != 1 {
+	if text, _ := ask(t, outer, ""); text != "by the agent, outside" || r.engine.open() != 2 {
 		t.Errorf("%q, %d sandboxes", text, r.engine.open())
 	}
 }
