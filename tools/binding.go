@@ -365,12 +365,8 @@ func (b *binding) track(s *session.Session, res sandbox.ExecResult) {
 	b.started[s.ID()] = list
 }
 
-// end removes the sandbox only this binding knows, because no later step of the run can use it. If ctx is canceled, end
-// also kills everything the agent started in other sandboxes.
+// end removes the sandbox only this binding knows, because no later step of the run can use it.
 func (b *binding) end(ctx context.Context) {
-	if ctx.Err() != nil {
-		b.endStarted(ctx)
-	}
 	b.mu.Lock()
 	s := b.opened[b.run(ctx).Key(b.isolated)]
 	b.mu.Unlock()

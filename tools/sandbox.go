@@ -106,6 +106,11 @@ func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams,
 			b.closeKeepingWorkspace(ctx)
 			b.endHostCalls(ctx)
 		})
+		defer func() {
+			if ctx.Err() != nil { // an interrupted call postpones the cleanup, and its caller may cancel ctx before
+				b.endStarted(ctx)
+			}
+		}()
 		if b.chat != "" {
 			ctx = context.WithValue(ctx, chatKey{}, b.chat)
 			b.markUsed(p.Request.Messages)

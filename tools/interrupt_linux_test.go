@@ -1,0 +1,68 @@
+package tools_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"testing/fstest"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/genkit"
+
+	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/internal/checktest"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// asking returns a rig with real sandboxes, and an agent whose code needs an approval for the host tool app.refund.
+func asking(t *testing.T) (*rig, tools.Sandbox) {
+	t.Helper()
+	dir := t.TempDir()
+	checktest.Must(t, os.Chmod(dir, 0o700))
+	b, err := local.New(t.Context(), &local.Options{StateDir: dir})
+	checktest.Must(t, err)
+	m, err := session.NewManager(b, nil)
+	checktest.Must(t, err)
+	t.Cleanup(func() { checktest.Must(t, errors.Join(m.Close(context.Background()), b.Close())) })
+	refund := hosttools.Tool{Definition: hosttools.Definition{Name: "refund"},
+		Handle: func(context.Context, hosttools.Call) (hosttools.Result, error) {
+			return hosttools.Result{Text: "refunded", Files: []hosttools.File{{MIME: "text/plain", Bytes: []byte("x")}}}, nil
+		}}
+	host, err := hosttools.New(nil, hosttools.Static("app", refund))
+	checktest.Must(t, err)
+	r := &rig{t: t, manager: m, log: &buffertest.Buffer{}}
+	r.plugin = &tools.Plugin{Manager: m, HostTools: host, ApprovalInterrupts: true}
+	r.g = initGenkit(t, fstest.MapFS{}, r.plugin)
+	return r, tools.Sandbox{Mode: "code", Image: "host",
+		HostTools: &hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.refund", Ask: "true"}}}}
+}
+
+// TestInterruptedExec verifies that a command that waits for an approval, and commands in the background, continue
+// after the context of the interrupted call was canceled.
+func TestInterruptedExec(t *testing.T) {
+	t.Parallel()
+	r, cfg := asking(t)
+	name, seen := r.model(call("sandbox_exec", obj{"command": "echo $$ > pid; exec sleep 1000", "yield_ms": 200}),
+		call("sandbox_exec", obj{"command": "tools call app.refund '{}'"}),
+		call("sandbox_exec", obj{"command": "sleep 0.5; kill -0 $(cat pid) && echo alive"}), say("done"))
+	in := r.within(session.NewRunID(), session.Request{})
+	options := []ai.GenerateOption{ai.WithModelName(name), ai.WithUse(r.plugin.Use(cfg))}
+	ctx, cancel := context.WithCancel(in)
+	resp, err := genkit.Generate(ctx, r.g, append(options, ai.WithPrompt("go"))...)
+	cancel()
+	if err != nil || len(resp.Interrupts()) != 1 {
+		t.Fatalf("%+v, %v", seen.outputs(), err)
+	}
+	part := ai.NewToolRequestPart(resp.Interrupts()[0].ToolRequest)
+	asked, _ := resp.Interrupts()[0].Metadata["interrupt"].(obj)
+	part.Metadata = obj{"resumed": obj{"approval": asked["approval"], "allow": true}}
+	_, err = genkit.Generate(in, r.g, append(options, ai.WithMessages(resp.History()...), ai.WithToolRestarts(part))...)
+	checktest.Must(t, err)
+	if outs := seen.outputs(); code(outs[1]) != "" || outs[1]["exit_code"] != 0.0 || outs[2]["stdout"] != "alive\n" {
+		t.Errorf("%v", outs)
+	}
+}
