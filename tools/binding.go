@@ -19,6 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/interpreter"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -397,8 +398,11 @@ func (b *binding) closeKeepingWorkspace(ctx context.Context) {
 	defer cancel()
 	for _, s := range b.sandboxes() {
 		err := b.release(ctx, s)
+		idle, _ := interpreter.Running(ctx, s.Sandbox) // the programs of interpreters are other commands
 		running, lerr := s.Commands(ctx)
-		if lerr != nil || err == nil && slices.ContainsFunc(running, func(e sandbox.ExecStatus) bool { return !e.Done() }) {
+		if lerr != nil || err == nil && slices.ContainsFunc(running, func(e sandbox.ExecStatus) bool {
+			return !e.Done() && !slices.Contains(idle, e.ExecID)
+		}) {
 			continue // if the idle state is unknown, the idle timeout removes the sandbox later
 		}
 		err = errors.Join(err, b.box.manager.CloseSession(ctx, s.Key(), session.CloseOptions{KeepWorkspace: true}))

@@ -25,7 +25,7 @@ type hostCalls struct {
 
 	mu       sync.Mutex            // guards the fields below
 	declared map[string]bool       // by sandbox id: declarations were written
-	running  map[string]*hostGrant // by exec id: access of commands returned while running
+	running  map[string]*hostGrant // by exec id: access of commands with possibly running processes
 }
 
 // hostCalls fixes the set of host tools an agent's code may call.
@@ -88,7 +88,8 @@ func (h *hostCalls) declare(ctx context.Context, at *hosttools.Attachment, id st
 	return nil
 }
 
-// endHostCalls ends the running calls when the run of the agent ends.
+// endHostCalls ends the running calls and the interpreters with access when the run of the agent ends, and removes the
+// saved results.
 func (b *binding) endHostCalls(ctx context.Context) {
 	if b.hosts == nil {
 		return
@@ -101,14 +102,18 @@ func (b *binding) endHostCalls(ctx context.Context) {
 	b.hosts.mu.Lock()
 	defer b.hosts.mu.Unlock()
 	for _, g := range b.hosts.running {
+		if g.interpreter != nil {
+			_, _ = g.interpreter.Signal(ctx, "") // no later call can use it; it may have exited
+		}
 		b.sweep(ctx, g)
 	}
 }
 
 // hostGrant is the access of one command to the host tools.
 type hostGrant struct {
-	at     *hosttools.Attachment
-	access *hosttools.Access
+	at          *hosttools.Attachment
+	access      *hosttools.Access
+	interpreter *sandbox.Command // set if the command is an interpreter
 }
 
 // settings returns the settings of the binding's commands in s.
@@ -135,19 +140,20 @@ func (b *binding) evidence(ctx context.Context, s *session.Session) sandbox.Evid
 
 // recordHostCalls returns the counts of calls by a command whose result is returned. It returns nil if the command
 // could not call host tools. If the command and all of its processes have ended, the saved results of its calls are
-// removed. If the command is still running, the access is remembered.
+// removed. Otherwise, the access is remembered.
 func (b *binding) recordHostCalls(ctx context.Context, g *hostGrant, res sandbox.ExecResult) *hosttools.Counts {
 	if g == nil {
 		return nil
 	}
 	b.hosts.mu.Lock()
-	if res.Done() {
+	ended := res.Done() && !res.Leaked
+	if ended {
 		delete(b.hosts.running, res.ExecID)
 	} else {
 		b.hosts.running[res.ExecID] = g
 	}
 	b.hosts.mu.Unlock()
-	if res.Done() && !res.Leaked {
+	if ended {
 		b.sweep(ctx, g)
 	}
 	counts := g.access.Counts()

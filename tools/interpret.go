@@ -40,8 +40,11 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	if res.Done() {
 		ended()
 	}
-	if !res.Started {
-		b.recordHostCalls(ctx, host, sandbox.ExecResult{}) // the running interpreter already has access
+	if host != nil && res.Interpreter != "" { // otherwise, the running interpreter already has access
+		host.interpreter = s.Command(res.Interpreter)
+		b.recordHostCalls(ctx, host, sandbox.ExecResult{ExecStatus: sandbox.ExecStatus{
+			ExecID: res.Interpreter, Status: sandbox.ExecRunning,
+		}})
 	}
 	if err != nil {
 		return out, err

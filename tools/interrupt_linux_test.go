@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -25,7 +28,7 @@ func asking(t *testing.T) (*rig, tools.Sandbox) {
 	checktest.Must(t, os.Chmod(dir, 0o700))
 	b, err := local.New(t.Context(), &local.Options{StateDir: dir})
 	checktest.Must(t, err)
-	m, err := session.NewManager(b, nil)
+	m, err := session.NewManager(b, &session.Options{Instance: "here", Store: record.NewMemoryStore()})
 	checktest.Must(t, err)
 	t.Cleanup(func() { checktest.Must(t, errors.Join(m.Close(context.Background()), b.Close())) })
 	refund := hosttools.Tool{Definition: hosttools.Definition{Name: "refund"},
@@ -64,5 +67,35 @@ func TestInterruptedExec(t *testing.T) {
 	checktest.Must(t, err)
 	if outs := seen.outputs(); code(outs[1]) != "" || outs[1]["exit_code"] != 0.0 || outs[2]["stdout"] != "alive\n" {
 		t.Errorf("%v", outs)
+	}
+}
+
+// TestLeftovers verifies that the end of a Generate call ends its interpreter and removes the result files of host
+// tools, even if a command left processes. An interpreter without a program is not a use of a user's sandbox.
+func TestLeftovers(t *testing.T) {
+	t.Parallel()
+	r, cfg := asking(t)
+	cfg.HostTools.Allow[0].Ask = ""
+	ctx := r.within(session.NewRunID(), session.Request{})
+	program := obj{"interpreter": "python", "code": "from workcell import tools\ntools.app.refund()"}
+	_, seen, err := r.generate(ctx, cfg, call("sandbox_exec", program),
+		call("sandbox_exec", obj{"command": "tools call app.refund '{}'; sleep 1000 >/dev/null 2>&1 &"}), say("done"))
+	checktest.Must(t, err)
+	cfg.HostTools = nil
+	look := obj{"command": "ls .workcell/results; pgrep -f [w]orkcell-interpreter"}
+	left := str(r.toolsIn(ctx, cfg).call(ctx, "sandbox_exec", look)["stdout"])
+	if outs := seen.outputs(); code(outs[0]) != "" || !strings.Contains(str(outs[1]["stderr"]), "results") || left != "" {
+		t.Errorf("%v, left: %s", outs, left)
+	}
+	cfg.Session, cfg.Keep = "user", "workspace"
+	ctx = session.WithUser(ctx, "ann")
+	_, seen, err = r.generate(ctx, cfg, call("sandbox_exec", obj{"interpreter": "python", "code": "1"}), say("done"))
+	checktest.Must(t, err)
+	list, err := r.manager.List(ctx)
+	used := slices.ContainsFunc(list, func(i session.Info) bool {
+		return i.Key.Namespace == record.NamespaceUser && i.State == session.StateReady
+	})
+	if err != nil || used {
+		t.Errorf("%v: %+v, %v", seen.outputs(), list, err)
 	}
 }

@@ -103,8 +103,8 @@ func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams,
 		ctx = session.WithRun(ctx, run)
 		defer b.interrupted.after(func() {
 			b.end(ctx)
-			b.closeKeepingWorkspace(ctx)
 			b.endHostCalls(ctx)
+			b.closeKeepingWorkspace(ctx)
 		})
 		defer func() {
 			if ctx.Err() != nil { // an interrupted call postpones the cleanup, and its caller may cancel ctx before
@@ -120,9 +120,9 @@ func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams,
 	}
 	run := b.fallback
 	defer b.interrupted.after(func() {
-		b.closeKeepingWorkspace(ctx)
 		b.endRun(ctx, run)
 		b.endHostCalls(ctx)
+		b.closeKeepingWorkspace(ctx)
 	})
 	return next(session.WithRun(ctx, run), p)
 }

@@ -66,8 +66,8 @@ type Request struct {
 type Result struct {
 	sandbox.ExecResult
 	Value
-	// Started reports a start of the interpreter by this program.
-	Started bool
+	// Interpreter is the exec id of the interpreter if this program started it.
+	Interpreter string
 	// Lost reports a loss of the variables of earlier programs, because this program restarted the interpreter or
 	// caused an exit.
 	Lost bool
@@ -91,7 +91,7 @@ func Run(ctx context.Context, s *sandbox.Sandbox, req Request) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	res := Result{Started: started, Lost: started && before}
+	res := Result{Interpreter: started, Lost: started != "" && before}
 	if res.ExecResult, err = i.call(ctx, req.Code, req.Exec); err != nil || !res.Done() {
 		return res, err
 	}
@@ -190,19 +190,21 @@ func open(s *sandbox.Sandbox, req Request) (*interpreter, error) {
 	return i, nil
 }
 
-// ensure starts the interpreter if it is not running. before reports whether an earlier interpreter existed.
-func (i *interpreter) ensure(ctx context.Context, exec sandbox.ExecRequest) (started, before bool, err error) {
+// ensure starts the interpreter if it is not running. started is the exec id of a started interpreter. before reports
+// whether an earlier interpreter existed.
+func (i *interpreter) ensure(ctx context.Context, exec sandbox.ExecRequest) (started string, before bool, err error) {
 	id, err := i.running(ctx)
 	switch {
 	case err != nil:
-		return false, false, err
+		return "", false, err
 	case id.lives:
 		// The interpreter must outlive this program. The command's maximum timeout still applies: after it, the interpreter
 		// is killed like any command.
 		_ = i.s.Command(id.exec).Extend(ctx, idle)
-		return false, true, nil
+		return "", true, nil
 	}
-	return true, id.exec != "", i.start(ctx, exec)
+	started, err = i.start(ctx, exec)
+	return started, id.exec != "", err
 }
 
 // known describes the sandbox's current or previous interpreter.
@@ -228,32 +230,32 @@ func (i *interpreter) running(ctx context.Context) (known, error) {
 	return k, err
 }
 
-// start starts the interpreter and waits until it answers.
-func (i *interpreter) start(ctx context.Context, req sandbox.ExecRequest) error {
+// start starts the interpreter and waits until it answers. It returns the exec id.
+func (i *interpreter) start(ctx context.Context, req sandbox.ExecRequest) (id string, err error) {
 	command, err := i.s.Start(ctx, sandbox.ExecRequest{
 		Argv: i.argv, Timeout: sandbox.MaxExecTimeout, Env: req.Env, EnvBefore: req.EnvBefore, Services: req.Services,
 	})
 	if errors.Is(err, backend.ErrNotFound) {
-		return fmt.Errorf("%s not found in the image: %w", i.argv[0], backend.ErrUnsupported)
+		return "", fmt.Errorf("%s not found in the image: %w", i.argv[0], backend.ErrUnsupported)
 	}
 	if err != nil {
-		return err
+		return "", err
 	}
 	var words strings.Builder // the image may print warnings first
 	out := sandbox.ReadResult{}
 	for began := time.Now(); !out.Done && words.Len() < maxWords && time.Since(began) < startTime; {
 		if out, err = command.Read(ctx, sandbox.ReadRequest{SinceSeq: out.NextSeq, Wait: startTime}); err != nil {
-			return err
+			return "", err
 		}
 		for _, c := range out.Chunks {
 			words.Write(c.Data)
 		}
 		if strings.Contains(words.String(), "ready\n") || out.Done && out.Status.ExitCode == 0 { // another is serving
-			return nil
+			return command.ID(), nil
 		}
-
 	}
-	return fmt.Errorf("the interpreter did not start: %s: %w", strings.TrimSpace(words.String()), backend.ErrUnavailable)
+	text := strings.TrimSpace(words.String())
+	return "", fmt.Errorf("the interpreter did not start: %s: %w", text, backend.ErrUnavailable)
 }
 
 // ended returns the exit status of the interpreter if it has exited or is about to.
