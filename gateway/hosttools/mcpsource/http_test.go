@@ -1,6 +1,7 @@
 package mcpsource_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -213,6 +214,28 @@ func TestFailedRequest(t *testing.T) {
 	}
 	if text := log.String(); !strings.Contains(text, "Service Unavailable") || strings.Contains(text, "exited") {
 		t.Errorf("log:\n%s", text)
+	}
+}
+
+// TestEndlessAnswer verifies that answers are not read beyond a limit, even if they are not JSON objects.
+func TestEndlessAnswer(t *testing.T) {
+	t.Parallel()
+	for status, mime := range map[int]string{200: "application/json", 400: "text/event-stream"} {
+		web, sent := &site{}, 0
+		s, _ := newSite(t, web)
+		web.answer = func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", mime)
+			w.WriteHeader(status)
+			for n := 1; n > 0 && sent < 64<<20; sent += n {
+				n, _ = w.Write(bytes.Repeat([]byte(" "), 1<<20))
+			}
+		}
+		_, err := call(t, s, "first")
+		web.set(func() {
+			if err == nil || sent == 64<<20 {
+				t.Errorf("%d: %d bytes were sent, %v", status, sent, err)
+			}
+		})
 	}
 }
 

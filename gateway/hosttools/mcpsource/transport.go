@@ -82,6 +82,9 @@ func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	res.Body = &bounded{ReadCloser: res.Body}
+	if res.StatusCode/100 != 2 || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+		res.Body = http.MaxBytesReader(nil, res.Body, 2*maxMessage) // the SDK reads it whole, and limits only events
+	}
 	if res.StatusCode == http.StatusNotFound && req.Header.Get("Mcp-Session-Id") != "" && req.Method != http.MethodDelete {
 		res.Body.Close()
 		res.Body = http.NoBody // the SDK would take an error in the body for the answer, and keep the session
