@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,7 +51,11 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var result string
 	switch id := r.Header.Get("Mcp-Session-Id"); {
 	case id != "" && (id != fmt.Sprint(s.sessions) || !s.live):
-		w.WriteHeader(http.StatusNotFound)
+		if strings.HasPrefix(s.lost, "Bad Request") { // the answer of some servers
+			w.WriteHeader(http.StatusBadRequest)
+		} else {
+			w.WriteHeader(http.StatusNotFound)
+		}
 		fmt.Fprint(w, s.lost)
 		return
 	case req.Method == "initialize":
@@ -112,6 +117,7 @@ func TestEndedSession(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []string{
 		"session not found",
+		"Bad Request: No valid session ID provided",
 		`{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session not found"}}`,
 		`{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`,
 	} {
@@ -186,8 +192,8 @@ func TestSlowList(t *testing.T) {
 	}
 }
 
-// TestFailedRequest verifies that a failed HTTP request is not taken for an answer of the tool, and that an error of
-// the tool with any code is one.
+// TestFailedRequest verifies that a failed HTTP request is not taken for an answer of the tool and does not end the
+// session, and that an error of the tool with any code is one.
 func TestFailedRequest(t *testing.T) {
 	t.Parallel()
 	web := &site{}
@@ -198,13 +204,15 @@ func TestFailedRequest(t *testing.T) {
 			t.Errorf("%d: %+v, %v", refusal, res, err)
 		}
 	}
-	for _, status := range []int{429, 500, 503, 0} {
+	for _, status := range []int{400, 403, 413, 422, 429, 500, 503, 520, 0} {
 		web.set(func() {
 			web.answer = func(w http.ResponseWriter, r *http.Request) {
 				if status == 0 {
 					panic(http.ErrAbortHandler)
 				}
+				w.Header().Set("Content-Type", "application/json")
 				w.WriteHeader(status)
+				fmt.Fprint(w, `{"message":"refused"}`)
 			}
 		})
 		_, err := call(t, s, "first")
@@ -271,16 +279,29 @@ func TestConstantCursor(t *testing.T) {
 	}
 }
 
-// TestServerOfFirstRevision verifies that the error for a server with the first transport names the cause.
+// TestServerOfFirstRevision verifies that the error for a server with the first transport names the cause, and that the
+// server is used after an update, although it failed many times.
 func TestServerOfFirstRevision(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed} {
-		refuse := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
-		web := httptest.NewServer(http.HandlerFunc(refuse))
+		updated, current := atomic.Bool{}, &site{tool: "first"}
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if updated.Load() {
+				current.ServeHTTP(w, r)
+			} else {
+				w.WriteHeader(status)
+			}
+		}))
 		t.Cleanup(web.Close)
 		s := mcpsource.New(mcpsource.Server{Name: "site", URL: web.URL}, nil)
-		if _, err := s.Tools(t.Context()); err == nil || !strings.Contains(err.Error(), "2024-11-05 is not supported") {
-			t.Errorf("%d: %v", status, err)
+		t.Cleanup(func() { s.Close() })
+		for range 6 {
+			if _, err := s.Tools(t.Context()); err == nil || !strings.Contains(err.Error(), "2024-11-05 is not supported") {
+				t.Fatalf("%d: %v", status, err)
+			}
 		}
+		updated.Store(true)
+		_, err := s.Tools(t.Context())
+		checktest.Must(t, err)
 	}
 }

@@ -58,7 +58,6 @@ type source struct {
 	o      Options
 	redact func(string) string
 	stale  atomic.Bool // the tool list may have changed
-	ended  atomic.Bool // an HTTP server ended a session, so the next start is not a restart
 
 	turn chan struct{} // a lock with context support, held while a connection is made
 
@@ -345,7 +344,7 @@ func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 		return nil, toolspec.Failf(toolspec.CodeClosed, "server %s is closed", s.server.Name).WithRemediation(without)
 	case cs != nil:
 		return cs, nil
-	case s.since.IsZero(), s.ended.Swap(false):
+	case s.since.IsZero(), s.server.URL != "": // there is no program to restart
 		return s.start(ctx)
 	case time.Since(s.since) > settled:
 		s.restarts = 0

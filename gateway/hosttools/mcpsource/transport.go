@@ -2,6 +2,7 @@ package mcpsource
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -39,7 +40,7 @@ func (s *source) transport(broken *atomic.Bool) (mcp.Transport, peer, error) {
 		own = usual.Clone()
 	}
 	client := &http.Client{
-		Transport: &headers{own, s.server.Headers, broken, &s.ended},
+		Transport: &headers{own, s.server.Headers, broken},
 		CheckRedirect: func(*http.Request, []*http.Request) error {
 			return errors.New("redirects are not followed, because they would send the headers to another server")
 		},
@@ -60,12 +61,11 @@ func (s *source) transport(broken *atomic.Bool) (mcp.Transport, peer, error) {
 	return t, peer{own.CloseIdleConnections, why}, nil
 }
 
-// headers adds headers to requests and limits the size of answers. It sets broken and ended if the server has ended the
-// session.
+// headers adds headers to requests and limits the size of answers. It sets broken if the server has ended the session.
 type headers struct {
-	next          http.RoundTripper
-	add           map[string]Secret
-	broken, ended *atomic.Bool
+	next   http.RoundTripper
+	add    map[string]Secret
+	broken *atomic.Bool
 }
 
 // ignoredKey is the context key of a *atomic.Bool, which is set if the server ignored a message because it has ended
@@ -85,14 +85,26 @@ func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 	if res.StatusCode/100 != 2 || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
 		res.Body = http.MaxBytesReader(nil, res.Body, 2*maxMessage) // the SDK reads it whole, and limits only events
 	}
-	if res.StatusCode == http.StatusNotFound && req.Header.Get("Mcp-Session-Id") != "" && req.Method != http.MethodDelete {
-		res.Body.Close()
+	if res.StatusCode < http.StatusBadRequest {
+		return res, nil
+	}
+	body, _ := io.ReadAll(res.Body) // an incomplete body is not an answer
+	res.Body.Close()
+	msg, _ := jsonrpc.DecodeMessage(body)
+	answer, _ := msg.(*jsonrpc.Response)
+	// Some servers answer 400 in an ended session.
+	ended := res.StatusCode == http.StatusBadRequest && bytes.Contains(body, []byte("session"))
+	switch failed := answer != nil && answer.Error != nil; {
+	case req.Header.Get("Mcp-Session-Id") != "" && (res.StatusCode == http.StatusNotFound || ended && !failed):
 		res.Body = http.NoBody // the SDK would take an error in the body for the answer, and keep the session
 		h.broken.Store(true)   // set before the running calls get the error
-		h.ended.Store(true)
 		if ignored, ok := req.Context().Value(ignoredKey{}).(*atomic.Bool); ok && req.Method == http.MethodPost {
 			ignored.Store(true)
 		}
+	case failed:
+		res.Body = io.NopCloser(bytes.NewReader(body))
+	default: // the SDK would end the session and all running calls
+		return nil, fmt.Errorf("the server answered %d %s", res.StatusCode, http.StatusText(res.StatusCode))
 	}
 	return res, nil
 }
