@@ -101,7 +101,8 @@ func (a *attempt) note(r *refusal) {
 	}
 }
 
-// end logs the decision and the end of the connection. conn is nil if no connection was established.
+// end logs the decision and the end of the connection, except for refusals above audit.MaxRefused. conn is nil if no
+// connection was established.
 func (a *attempt) end(conn *metered, err error) {
 	attrs := []any{slog.String("sandbox", a.d.sandbox), slog.String("host", a.to.host), slog.Int("port", int(a.to.port))}
 	var in, out int64
@@ -112,6 +113,9 @@ func (a *attempt) end(conn *metered, err error) {
 	var r *refusal
 	switch {
 	case errors.As(err, &r) && r.rule != "":
+		if a.d.denied.Add(1) > audit.MaxRefused {
+			return // a span without an end is not exported
+		}
 		decision, message, a.rule = "denied", "egress: refused", r.rule
 		_ = a.record(audit.Refused, r.rule) // a failed write ends the running commands
 	case err != nil:

@@ -103,6 +103,7 @@ type door struct {
 	web     *services.Set // nil for none
 	bytes   atomic.Int64  // remaining
 	conns   atomic.Int64  // open, including refused connections
+	denied  atomic.Int64  // refused connections
 
 	mu      sync.Mutex // guards refused
 	refused []refusedAt

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -22,6 +23,8 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/gateway/egress"
+	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/sandbox"
 )
@@ -397,6 +400,26 @@ func TestOneConnectionTooMany(t *testing.T) {
 	}
 	if got := r.dials(); got != "1.1.1.1:80" {
 		t.Errorf("dialed %s", got)
+	}
+}
+
+// TestManyRefusals verifies that the records of refusals are limited, and that later allowed connections are recorded.
+func TestManyRefusals(t *testing.T) {
+	t.Parallel()
+	logged := &buffertest.Buffer{}
+	r := newRig(t, egress.Options{Log: slog.New(slog.NewTextHandler(logged, nil))}, web)
+	file := filepath.Join(t.TempDir(), "audit")
+	l, err := audit.Open(file, audit.Options{})
+	must(t, err)
+	r.ctx = audit.NewContext(r.ctx, l)
+	r.talk(strings.Repeat("GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n", audit.MaxRefused+50) +
+		"GET http://good.example/ HTTP/1.0\r\n\r\n")
+	must(t, l.Close())
+	text, err := os.ReadFile(file)
+	must(t, err)
+	lines, messages := strings.Count(string(text), "\n"), strings.Count(logged.String(), "egress: refused")
+	if lines != audit.MaxRefused+1 || messages != audit.MaxRefused || !strings.Contains(string(text), "allowed") {
+		t.Errorf("%d lines, %d messages", lines, messages)
 	}
 }
 

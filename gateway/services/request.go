@@ -84,7 +84,6 @@ func (s *Set) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, span := telemetry.StartWith(r.Context(), s.g.o.TracerProvider, telemetry.SpanService,
 		telemetry.KeySandboxID.String(s.sandbox), telemetry.Text(semconv.ServerAddress, x.host),
 		telemetry.Text(semconv.HTTPMethod, r.Method))
-	defer span.End()
 	ctx, cancel := context.WithTimeout(ctx, s.g.o.Limits.Time)
 	defer cancel()
 	x.r, x.span = r.WithContext(ctx), span
@@ -97,10 +96,14 @@ func (s *Set) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer func() { x.leave() }()
 	}
 	if refused != nil {
-		_ = x.record(audit.Refused, refused.rule) // if the record is lost, the audit log ends the command
+		if s.denied.Add(1) <= audit.MaxRefused {
+			_ = x.record(audit.Refused, refused.rule) // if the record is lost, the audit log ends the command
+			defer span.End()                          // a span without an end is not exported
+		}
 		x.answerRefusal(w, refused)
 		return
 	}
+	defer span.End()
 	span.SetAttributes(telemetry.KeyDecision.String(audit.Allowed), telemetry.Text(telemetry.KeyRule, x.rule))
 	x.r.Body = http.MaxBytesReader(w, x.r.Body, s.g.o.Limits.RequestBytes)
 	relay := httpconn.Relay{Transport: s.g.o.Transport, Rewrite: x.rewrite, Answer: x.answer, Failed: x.failed}

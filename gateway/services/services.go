@@ -21,6 +21,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -179,6 +180,7 @@ type Set struct {
 	sandbox string
 	refused func(sandbox.EgressRefusal)
 	granted map[string]*grant
+	denied  atomic.Int64 // refused requests
 }
 
 // grant is a service of a sandbox.

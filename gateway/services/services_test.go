@@ -527,6 +527,28 @@ func TestRecords(t *testing.T) {
 	}
 }
 
+// TestManyRefusals verifies that the records of refusals are limited, and that later allowed requests are recorded.
+func TestManyRefusals(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, services.Limits{}, sandbox.ServiceUse{}, nil)
+	c, err := net.Dial("tcp", r.addr)
+	must(t, err)
+	defer c.Close()
+	const request = "GET /api/users HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	go func() {
+		_, _ = io.WriteString(c, strings.Repeat(request, audit.MaxRefused+50)+"GET /bad HTTP/1.0\r\n\r\n")
+	}()
+	_, err = io.Copy(io.Discard, c)
+	must(t, err)
+	r.ask("GET", "/repos/a", "", nil)
+	text, err := os.ReadFile(r.audit)
+	must(t, err)
+	lines, spans := strings.Count(string(text), "\n"), len(r.spans.GetSpans())
+	if lines != audit.MaxRefused+1 || spans != lines || !strings.Contains(string(text), "allowed") {
+		t.Errorf("%d lines, %d spans", lines, spans)
+	}
+}
+
 // TestDefinitions: a service, or the use of one, that cannot work is refused with a remedy.
 func TestDefinitions(t *testing.T) {
 	t.Parallel()
