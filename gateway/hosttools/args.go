@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
@@ -147,21 +147,16 @@ func fold(key string) string {
 	}, key)
 }
 
-// number returns whole numbers as int64 and other numbers as float64.
+// number is expr.Number, but refuses large whole numbers, which float64 would round.
 func number(n json.Number) (any, error) {
-	if i, err := n.Int64(); err == nil {
-		return i, nil
-	}
-	f, err := n.Float64()
-	switch {
-	case err != nil || math.IsInf(f, 0):
+	v, err := expr.Number(n)
+	if err != nil {
 		return nil, errors.New("a number is out of range")
-	case !strings.ContainsAny(n.String(), ".eE"):
-		return nil, errors.New("a whole number has more than 64 bits; pass it as a string")
-	case f == math.Trunc(f) && math.Abs(f) <= 1<<53:
-		return int64(f), nil
 	}
-	return f, nil
+	if _, rounded := v.(float64); rounded && !strings.ContainsAny(n.String(), ".eE") {
+		return nil, errors.New("a whole number has more than 64 bits; pass it as a string")
+	}
+	return v, nil
 }
 
 // maxFaults is the maximum number of listed faults.

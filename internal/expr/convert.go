@@ -153,7 +153,7 @@ func (b *budget) normalize(v any, depth int) (any, error) {
 	case nil, bool, int64:
 		return v, nil
 	case json.Number:
-		return number(v)
+		return Number(v)
 	case float64:
 		return whole(v)
 	}
@@ -182,7 +182,9 @@ func DecodeJSON(data []byte) (any, error) {
 	return Normalize(v, max(MaxBytes, len(data)))
 }
 
-func number(n json.Number) (any, error) {
+// Number returns an integer of at most 64 bits, or another whole number up to maxExact, as int64. It returns all other
+// numbers as float64.
+func Number(n json.Number) (any, error) {
 	if i, err := n.Int64(); err == nil {
 		return i, nil
 	}
