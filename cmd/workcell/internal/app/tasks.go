@@ -412,7 +412,7 @@ func inputError(err error) error {
 // taskError returns the error class for the client. The text, which may contain host paths, is only logged.
 func taskError(err error) error {
 	var told *toolspec.Error
-	if errors.As(err, &told) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if errors.As(err, &told) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	if errors.Is(err, workflow.ErrInvalidInput) {

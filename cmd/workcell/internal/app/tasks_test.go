@@ -164,6 +164,7 @@ func TestTaskError(t *testing.T) {
 		want string
 	}{
 		"unknown":   {secret, "internal: the task failed"},
+		"timeout":   {fmt.Errorf("%w: %w", context.DeadlineExceeded, secret), "timeout: the task failed"},
 		"class":     {fmt.Errorf("%w: %w", backend.ErrNoRoom, secret), "quota_exceeded: the task failed"},
 		"step":      {&workflow.Error{Step: "fix", Where: "/srv/secret/a.yaml:1:2", Code: "expression", Message: secret.Error()}, "internal: step fix failed: expression"},
 		"fail step": {&workflow.Error{Step: "stop", Code: "failed", Message: "nothing to do"}, "internal: nothing to do"},
