@@ -78,7 +78,7 @@ type Printed[T any] struct {
 
 func (p *Printed[T]) Add(id string, item T) {
 	if p.items = append(p.items, item); p.Command.Out == OutputTable {
-		_, err := fmt.Fprintln(p.Command.Stdout, id)
+		_, err := fmt.Fprintln(p.Command.Stdout, sanitize.Line(id))
 		p.err = cmp.Or(p.err, err)
 	}
 }

@@ -162,7 +162,7 @@ To change the time, set retention.transcripts in the configuration file; 0 keeps
 func printTranscript(w io.Writer, list []app.TranscriptPart) error {
 	last := ""
 	for _, p := range list {
-		if at := fmt.Sprintf("iteration %d, attempt %d: %s", p.Visit, p.Attempt, p.Role); at != last {
+		if at := fmt.Sprintf("iteration %d, attempt %d: %s", p.Visit, p.Attempt, sanitize.Line(p.Role)); at != last {
 			fmt.Fprintf(w, "%s%s\n", strings.Repeat("\n", min(len(last), 1)), at)
 			last = at
 		}
@@ -233,7 +233,7 @@ func printRun(w io.Writer, s app.RunDetail, now time.Time) error {
 			continue
 		}
 		if kept && !e.Retry {
-			failed = e.Path
+			failed = sanitize.Line(e.Path)
 		}
 		text := ""
 		if e.Error != nil && errorCell(e.Error) != sanitize.Line(e.Error.Message) {
@@ -248,13 +248,14 @@ func printRun(w io.Writer, s app.RunDetail, now time.Time) error {
 			fmt.Fprintf(w, "\n%s, attempt %d:\n%s", sanitize.Line(e.Path), e.Attempt, sanitize.Text(text))
 		}
 	}
+	id := sanitize.Line(s.ID)
 	switch {
 	case s.Waiting:
-		fmt.Fprintf(w, "\nwaiting for a worker; to see its log, run: workcell runs logs %s\n", s.ID)
+		fmt.Fprintf(w, "\nwaiting for a worker; to see its log, run: workcell runs logs %s\n", id)
 	case s.State == app.RunInterrupted && failed != "":
-		fmt.Fprintf(w, "\nthe run failed; after you fix the problem, return to a step with: %s\n", app.ReturnTo(s.ID, failed))
+		fmt.Fprintf(w, "\nthe run failed; after you fix the problem, return to a step with: %s\n", app.ReturnTo(id, failed))
 	case s.State == app.RunInterrupted:
-		fmt.Fprintf(w, "\nto resume it, run: workcell runs resume %s\n", s.ID)
+		fmt.Fprintf(w, "\nto resume it, run: workcell runs resume %s\n", id)
 	}
 	return nil
 }

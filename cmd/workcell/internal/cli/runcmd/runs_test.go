@@ -9,6 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/internal/checktest"
+	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -45,6 +46,26 @@ func TestRunsShowWholeError(t *testing.T) {
 		if want != "" && !strings.HasSuffix(got, " at the end\n  and a second line\n") {
 			t.Errorf("the end is missing: %s", got)
 		}
+	}
+}
+
+// TestRunsShowControls verifies that texts of a journal cannot control the terminal.
+func TestRunsShowControls(t *testing.T) {
+	t.Parallel()
+	const hostile = "a\x1b[2J"
+	list := []workflow.Entry{{Checkpoint: &workflow.Checkpoint{}},
+		{Kind: workflow.EventStepFinished, Path: hostile, Status: workflow.StatusFailed}}
+	var b strings.Builder
+	part := app.TranscriptPart{Part: transcript.Part{Role: hostile}}
+	checktest.Must(t, printTranscript(&b, []app.TranscriptPart{part}))
+	for _, s := range []app.RunDetail{{Waiting: true}, {Entries: list}, {}} {
+		s.ID, s.State = hostile, app.RunInterrupted
+		checktest.Must(t, printRun(&b, s, time.Now()))
+	}
+	forgotten := cli.Printed[int]{Command: cli.New(nil, &b, nil, "")}
+	forgotten.Add(hostile, 0)
+	if strings.Contains(b.String(), "\x1b") {
+		t.Errorf("%q", b.String())
 	}
 }
 
