@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,7 +12,9 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/internal/checktest"
+	"github.com/workcell-dev/workcell/workflow"
 )
 
 // write writes files to a new directory.
@@ -139,6 +143,26 @@ func TestOutputThatCannotBeRead(t *testing.T) {
 		t.Errorf("the output is %q, the run %s", got, u.state(r.ID))
 	}
 	if got, err := os.ReadFile(filepath.Join(project, "a.txt")); err != nil || string(got) != "new\n" {
+		t.Errorf("applied: %q, %v", got, err)
+	}
+}
+
+// TestLostAfterTheEnd verifies that the changes of a run are applied even if the command loses its lease after the end
+// of the run is in the journal.
+func TestLostAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	dir := write(t, map[string]string{"a.yaml": "id: a\nsteps: [{id: b, type: exec, command: \"echo new > a.txt\"}]"})
+	p, err := app.LoadProgram(filepath.Join(dir, "a.yaml"), "")
+	checktest.Must(t, err)
+	o := cli.New(strings.NewReader(""), io.Discard, t.Output(), "").Options
+	o.StateDir, o.NoReaper, o.Backend, o.Workspace, o.Apply = t.TempDir(), true, "local", write(t, nil), true
+	ctx, lose := context.WithCancelCause(t.Context())
+	err = app.New(o).Run(ctx, p, nil, func(*workflow.Workflow, *workflow.Result, app.Answer, error) error {
+		lose(workflow.ErrInterrupted)
+		return nil
+	})
+	checktest.Must(t, err)
+	if got, err := os.ReadFile(filepath.Join(o.Workspace, "a.txt")); err != nil || string(got) != "new\n" {
 		t.Errorf("applied: %q, %v", got, err)
 	}
 }

@@ -108,10 +108,10 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 		h.p.Line("used: %s", got.used())
 	}
 	shown := spec.show(spec.Workflow, res, got, err) // if it fails, the results must still be kept
-	if cause := context.Cause(ctx); errors.Is(cause, workflow.ErrInterrupted) {
-		err = cause
-	}
 	if res.Unfinished != nil {
+		if cause := context.Cause(ctx); errors.Is(cause, workflow.ErrInterrupted) {
+			err = cause
+		}
 		return errors.Join(runError(err), shown, h.leave(ctx, spec.Checkpoints, res))
 	}
 	_ = h.m.runFiles().RemoveBegun(res.RunID, time.Now()) // if this fails, the next command removes it
