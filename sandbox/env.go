@@ -47,7 +47,7 @@ func baseEnv(h wire.Hello, image []string, request map[string]string) map[string
 		name, value, ok := strings.Cut(entry, "=")
 		// They belong to the image's user, whose home directory is rarely writable.
 		users := name == "HOME" || name == "USER" || name == "LOGNAME"
-		if ok && name != "" && name != execMarker && !users && !strings.Contains(entry, "\x00") {
+		if ok && name != "" && name != wire.ExecVariable && !users && !strings.Contains(entry, "\x00") {
 			env[name] = value
 		}
 	}
@@ -95,9 +95,6 @@ func withLists(base, request, before map[string]string) map[string]string {
 	return env
 }
 
-// execMarker is the variable by which the guest identifies the processes of a command.
-const execMarker = "WORKCELL_EXEC"
-
 // maxEnvBytes is the maximum size of a command's environment. Linux limits arguments and environment together to a
 // quarter of the stack limit, usually 2 MiB.
 const maxEnvBytes = 1 << 20
@@ -115,8 +112,8 @@ func ValidateEnv(env map[string]string) error {
 			return fmt.Errorf("%w: environment variable name %q contains = or NUL", backend.ErrInvalid, sanitize.Message(name))
 		case strings.Contains(value, "\x00"):
 			return fmt.Errorf("%w: value of environment variable %q contains NUL", backend.ErrInvalid, sanitize.Message(name))
-		case name == execMarker:
-			return fmt.Errorf("%w: environment variable %s is reserved", backend.ErrInvalid, execMarker)
+		case name == wire.ExecVariable:
+			return fmt.Errorf("%w: environment variable %s is reserved", backend.ErrInvalid, wire.ExecVariable)
 		}
 		size += len(name) + len(value) + 2
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command workcell-guest is the main process of every Workcell sandbox. It runs commands and serves files for hosts,
 // with the protocol in docs/contributing/guest-protocol.md.
 //
@@ -53,6 +55,4 @@
 //   - 77: a tool call was denied
 //   - 124: a tool call timed out
 //   - any other of interpret: the program's exit code
-//
-// On other systems than Linux, the command only prints an error.
 package main

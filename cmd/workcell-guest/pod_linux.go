@@ -25,19 +25,18 @@ func report(w io.Writer) error {
 	return json.NewEncoder(w).Encode(wire.PodReport{Environ: os.Environ()})
 }
 
-// install copies the directory with this program and the other files to another directory. It copies the program last,
-// so a directory with the program is complete. The optional second argument is a workspace directory to create, because
-// the root of a volume does not belong to the pod's user.
+// install copies the directory with this program and the other files to another directory. The optional second argument
+// is a workspace directory to create, because the root of a volume does not belong to the pod's user.
 func install(args []string) error {
 	if len(args) != 1 && len(args) != 2 {
 		return errors.New("usage: workcell-guest install DIRECTORY [WORKSPACE]")
 	}
 	self, err := os.Executable()
 	if err == nil {
-		err = copyTree(filepath.Dir(self), args[0], filepath.Base(self))
+		err = os.CopyFS(args[0], os.DirFS(filepath.Dir(self)))
 	}
 	if err == nil { // the mode allows no reading, so the process memory is protected
-		err = copyFile(self, filepath.Join(args[0], filepath.Base(self)), 0o111)
+		err = os.Chmod(filepath.Join(args[0], filepath.Base(self)), 0o111)
 	}
 	if err == nil && len(args) == 2 {
 		err = makeWorkspace(args[1])
@@ -52,51 +51,6 @@ func makeWorkspace(dir string) error {
 		return nil
 	}
 	return errors.Join(err, os.Chmod(dir, 0o755)) //nolint:gosec // whatever the umask and the volume say
-}
-
-// copyTree copies all files in a directory except one.
-func copyTree(from, to, but string) error {
-	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(from, path)
-		if err != nil || rel == "." || rel == but {
-			return err
-		}
-		target := filepath.Join(to, rel)
-		switch {
-		case d.IsDir():
-			if err := os.MkdirAll(target, 0o755); err != nil { //nolint:gosec // sandboxes read it
-				return err
-			}
-			return os.Chmod(target, 0o755) //nolint:gosec // whatever the umask
-		case d.Type() == fs.ModeSymlink:
-			link, err := os.Readlink(path)
-			if err != nil {
-				return err
-			}
-			return os.Symlink(link, target)
-		}
-		return copyFile(path, target, 0o444)
-	})
-}
-
-func copyFile(from, to string, mode fs.FileMode) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close() // opened for reading only
-	out, err := os.OpenFile(to+".new", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	if err = errors.Join(err, out.Chmod(mode), out.Close()); err != nil {
-		return err
-	}
-	return os.Rename(out.Name(), to)
 }
 
 // trialCode is the exit code of network-trial dial if it reached no target. Each reached target adds a bit.

@@ -31,9 +31,6 @@ type Listener struct {
 // Close or with the connection.
 func (c *Conn) Listen(ctx context.Context, req wire.ListenRequest) (*Listener, error) {
 	network := wire.ServiceNetworks()[req.Name]
-	if network == "" {
-		return nil, wire.Errorf(wire.CodeUnsupported, "unknown service %.40q", req.Name)
-	}
 	own, fail := context.WithCancelCause(context.WithoutCancel(ctx)) // the listener outlives this call
 	release := context.AfterFunc(ctx, func() { fail(context.Cause(ctx)) })
 	k, err := c.open(own, wire.OpListen, &req)
