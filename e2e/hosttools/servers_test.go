@@ -63,7 +63,7 @@ func (w *watched) secretStays() {
 		w.t.Error("there are no spans")
 	}
 	for what, text := range map[string]string{
-		"log": w.log.String(), "declarations": fmt.Sprint(w.set.Declarations()), "index": w.set.Index(),
+		"log": w.log.String(), "tools": fmt.Sprint(w.set.Tools()), "index": w.set.Index(),
 	} {
 		if strings.Contains(text, secret) {
 			w.t.Errorf("the secret is in the %s: %s", what, text)

@@ -3,7 +3,6 @@ package hosttools
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -165,9 +164,6 @@ func (s *Set) Tools() []Tool {
 
 // Digest returns the SHA-256 of the definitions in hexadecimal.
 func (s *Set) Digest() string { return s.digest }
-
-// Declarations returns the descriptions of the tools for code in sandboxes, as files by path.
-func (s *Set) Declarations() map[string]string { return maps.Clone(s.declared) }
 
 // Close refuses new calls, cancels running calls, and closes the connections. It waits for the handlers until ctx is
 // done.
