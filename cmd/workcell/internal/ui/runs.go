@@ -149,7 +149,8 @@ func (s *Server) cancel(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.opts.App.Cancel(r.Context(), s.opts.Journal, run.ID, cancelWait)
+	ctx := context.WithoutCancel(r.Context()) // otherwise closing the tab would leave a run that cannot be resumed
+	_, err = s.opts.App.Cancel(ctx, s.opts.Journal, run.ID, cancelWait)
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}

@@ -492,6 +492,33 @@ func TestAllowedActions(t *testing.T) {
 	}
 }
 
+// leaving is a store whose client disconnects when a run is taken.
+type leaving struct {
+	runstore.Store
+	leave func()
+}
+
+func (l leaving) Take(ctx context.Context, id, from, to string) error {
+	defer l.leave()
+	return l.Store.Take(ctx, id, from, to)
+}
+
+// TestClosedTab verifies that a run is canceled to the end even if the client disconnects.
+func TestClosedTab(t *testing.T) {
+	t.Parallel()
+	ctx, leave := context.WithCancel(t.Context())
+	r := newRig(t, func(o *ui.Options) { o.Journal = leaving{o.Journal, leave} })
+	r.owner = "" // queued
+	r.add("run_1", workflow.Entry{Kind: workflow.EventRunStarted, Workflow: "wf"})
+	req := httptest.NewRequestWithContext(ctx, http.MethodPost, "/runs/run_1/cancel", http.NoBody)
+	req.Host = "localhost"
+	req.Header.Set("Authorization", "Bearer "+secret)
+	r.server.ServeHTTP(httptest.NewRecorder(), req)
+	if run, err := r.journal.Run(t.Context(), "run_1"); err != nil || run.Outcome != workflow.Cancelled {
+		t.Errorf("the run ended as %q, %v", run.Outcome, err)
+	}
+}
+
 // TestProxy verifies that the header with the user's name counts only from the reverse proxy, and that only the proxy
 // and this host can connect.
 func TestProxy(t *testing.T) {
