@@ -37,6 +37,9 @@ func (h *Host) note(path string) (string, error) {
 	n.Backend, n.TraceContent, n.Defaults = h.m.Backend().Name(), h.m.conf.TraceContent, &defaults
 	script, isScript := scriptOf(n.Model)
 	err := absolute(&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &n.Prices, &n.HostTools, &script)
+	if err == nil && n.Out != "" {
+		n.Out, err = WithoutLinks(n.Out) // the path of the working directory may have links
+	}
 	if err != nil {
 		return "", err
 	}

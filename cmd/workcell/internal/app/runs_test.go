@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/config"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/workflow/runstore"
@@ -32,6 +34,19 @@ func TestDropSnapshots(t *testing.T) {
 	_, others := os.Stat(string(snapshotsIn(other, owner)))
 	if !errors.Is(own, fs.ErrNotExist) || others != nil {
 		t.Errorf("own: %v, others: %v", own, others)
+	}
+}
+
+// TestNoteWithoutLinks verifies that the note contains no links in --out, even if PWD contains a link.
+func TestNoteWithoutLinks(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "link")
+	checktest.Must(t, os.Symlink(t.TempDir(), link))
+	t.Chdir(link) // sets PWD
+	m := memoryManager(t)
+	m.conf = &config.Config{}
+	h := &Host{App: New(Options{runFlags: runFlags{Out: "results"}}), m: m}
+	if note, err := h.note("wf.yaml"); err != nil || strings.Contains(note, "link/results") {
+		t.Errorf("%s, %v", note, err)
 	}
 }
 
