@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/admin"
 )
@@ -30,14 +31,13 @@ type Reaper struct {
 	Open   func(context.Context) (backend.SandboxBackend, error) // opens the engine
 	Logger *slog.Logger
 
-	// Waits until the time has passed or the context is done; only tests set it.
-	pause func(context.Context, time.Duration) error
+	pause func(context.Context, time.Duration) bool // bound.Pause except in tests
 }
 
 // Run waits for the end of the owner. Then it runs sweeps as long as expiring sandboxes remain. If an engine
 // has several reapers, one of them continues and the others exit, because they would see the same records.
 func (r *Reaper) Run(ctx context.Context, owner string) error {
-	r.pause = pause
+	r.pause = bound.Pause
 	debug.FreeOSMemory() // the reaper may have to wait for a long time
 	if err := r.State.AwaitEnd(ctx, owner); err != nil {
 		return err
@@ -57,15 +57,6 @@ func (r *Reaper) Run(ctx context.Context, owner string) error {
 		}
 	}
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // sweepOn runs sweeps until no expiring sandbox remains.
@@ -89,8 +80,8 @@ func (r *Reaper) sweepOn(ctx context.Context) error {
 			wait, nap = nap, min(2*nap, maxNap)
 		}
 		debug.FreeOSMemory()
-		if err := r.pause(ctx, min(wait, maxNap)); err != nil {
-			return err
+		if !r.pause(ctx, min(wait, maxNap)) {
+			return ctx.Err()
 		}
 	}
 }

@@ -61,20 +61,17 @@ func TestReaperNaps(t *testing.T) {
 			}
 			keep(test.due[0])
 			var naps []time.Duration
-			over := errors.New("seen enough")
 			r := &Reaper{State: state.Place{Dir: state.Dir(dir)}, Engine: engine, Logger: slog.New(slog.DiscardHandler),
 				Open: func(context.Context) (backend.SandboxBackend, error) { return nil, backend.ErrUnavailable },
-				pause: func(_ context.Context, d time.Duration) error {
+				pause: func(_ context.Context, d time.Duration) bool {
 					naps = append(naps, d)
 					if len(naps) == len(test.want) {
-						return over
+						return false
 					}
 					keep(test.due[len(naps)])
-					return nil
+					return true
 				}}
-			if err := r.sweepOn(t.Context()); !errors.Is(err, over) {
-				t.Fatal(err)
-			}
+			checktest.Must(t, r.sweepOn(t.Context()))
 			if diff := cmp.Diff(test.want, naps); diff != "" {
 				t.Errorf("naps (-want +got):\n%s", diff)
 			}
