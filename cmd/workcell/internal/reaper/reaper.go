@@ -31,19 +31,26 @@ type Reaper struct {
 	Open   func(context.Context) (backend.SandboxBackend, error) // opens the engine
 	Logger *slog.Logger
 
-	pause func(context.Context, time.Duration) bool // bound.Pause except in tests
+	pause func(context.Context, time.Duration) bool // bound.Pause if nil
 }
 
 // Run waits for the end of the owner. Then it runs sweeps as long as expiring sandboxes remain. If an engine
 // has several reapers, one of them continues and the others exit, because they would see the same records.
 func (r *Reaper) Run(ctx context.Context, owner string) error {
-	r.pause = bound.Pause
+	if r.pause == nil {
+		r.pause = bound.Pause
+	}
 	debug.FreeOSMemory() // the reaper may have to wait for a long time
-	if err := r.State.AwaitEnd(ctx, owner); err != nil {
+	if err := r.retry(ctx, func() error { return r.State.AwaitEnd(ctx, owner) }); err != nil {
 		return err
 	}
 	for more := true; more && r.State.There(); {
-		leave, held, err := r.State.Claim(ctx, "reaper"+strings.ReplaceAll(r.Engine, "-", ""))
+		var leave func() error
+		var held bool
+		err := r.retry(ctx, func() (err error) {
+			leave, held, err = r.State.Claim(ctx, "reaper"+strings.ReplaceAll(r.Engine, "-", ""))
+			return err
+		})
 		if held || err != nil {
 			return err
 		}
@@ -51,12 +58,22 @@ func (r *Reaper) Run(ctx context.Context, owner string) error {
 		if err = errors.Join(err, leave()); err != nil {
 			return err
 		}
-		if _, more, err = r.look(ctx, false); err != nil {
-			// Another reaper may have exited just before this one could see it, so check again.
+		// Another reaper may have exited just before this one could see it, so check again.
+		if err = r.retry(ctx, func() (err error) { _, more, err = r.look(ctx, false); return err }); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// retry calls f until the state is readable, but gives up after patience.
+func (r *Reaper) retry(ctx context.Context, f func() error) (err error) {
+	for range patience / maxNap {
+		if err = f(); err == nil || !state.Passes(err) || !r.pause(ctx, maxNap) {
+			break
+		}
+	}
+	return err
 }
 
 // sweepOn runs sweeps until no expiring sandbox remains.
