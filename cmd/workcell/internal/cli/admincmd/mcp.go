@@ -21,6 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
@@ -178,10 +179,7 @@ func (o *mcpOptions) host(ctx context.Context, a *command, policy mcpserver.Poli
 			said = why
 			a.Logger().Warn("the server is not ready until it reaches its database", "error", err)
 		}
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-		}
+		bound.Pause(ctx, time.Second)
 	}
 }
 
