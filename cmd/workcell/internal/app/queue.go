@@ -156,33 +156,31 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n runNote) error {
 		return err
 	}
 	defer q.Close()
-	note := r.Note
-	if !n.Detached { // otherwise the queue already has all files
-		if name, _ := n.localFlag(); name != "" {
-			return UsageError(fmt.Errorf("run %s was started with --%s, which cannot be used with --detach", r.ID, name),
-				"resume it without --detach: workcell runs resume "+r.ID)
-		}
-		p, err := LoadProgram(n.Workflow, n.Agents)
-		if err != nil {
-			return err
-		}
-		if p.Hash != r.Hash {
-			return Fail(ExitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged), "restore the original file")
-		}
-		base := q.kept.Base(r.ID)
-		if _, err := os.Stat(base); err != nil {
-			base = "" // no sandbox was started with it
-		}
-		b := a.withFlags(n.runFlags)
-		if note, err = b.detachedNote(p.Workflow); err == nil {
-			err = b.sendFiles(ctx, q, r.ID, p, base)
-		}
-		if err != nil {
-			return err
-		}
+	if n.Detached { // the queue already has all files
+		return q.Hand(ctx, r, r.Note)
 	}
-	if n.Detached {
-		return q.Hand(ctx, r, note)
+	if name, _ := n.localFlag(); name != "" {
+		return UsageError(fmt.Errorf("run %s was started with --%s, which cannot be used with --detach", r.ID, name),
+			"resume it without --detach: workcell runs resume "+r.ID)
+	}
+	p, err := LoadProgram(n.Workflow, n.Agents)
+	if err != nil {
+		return err
+	}
+	if p.Hash != r.Hash {
+		return Fail(ExitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged), "restore the original file")
+	}
+	base := q.kept.Base(r.ID)
+	if _, err := os.Stat(base); err != nil {
+		base = "" // no sandbox was started with it
+	}
+	b := a.withFlags(n.runFlags)
+	note, err := b.detachedNote(p.Workflow)
+	if err == nil {
+		err = b.sendFiles(ctx, q, r.ID, p, base)
+	}
+	if err != nil {
+		return err
 	}
 	// Between these calls, a worker on this host may take the run, and the process may die.
 	if err := q.kept.KeepNote(r.ID, note, r.Note); err != nil {
