@@ -81,13 +81,12 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 	go state.AwaitLost(ctx, h.m.Records, h.m.Owner(), func(why error) { // ends with ctx
 		cancel(fmt.Errorf("%w: %w", workflow.ErrInterrupted, why))
 	})
-	var began sync.Once // the first event belongs to the run; later events may belong to nested workflows
 	res, err := spec.do(ctx, workflow.NewEngine(h.m.Manager, h, &workflow.Options{
 		Workspace: h.opts.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.Logger(),
 		Journal: j.For(h.m.Owner(), spec.note), Results: string(h.m.runFiles()), OnKept: spec.onKept,
 		OnEvent: func(ev workflow.Event) {
 			h.p.Event(ev)
-			began.Do(func() { h.keepNote(ev, spec.note) })
+			h.keepNote(ev, spec.note)
 			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
 				h.keepTrace(ev.RunID)
 				go runstore.AwaitCancel(ctx, j, ev.RunID, func() { // ends with ctx
@@ -123,12 +122,12 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 }
 
 // keepNote stores the note of a new run on this host, if the journal is in a database.
-func (h *Host) keepNote(first workflow.Event, note string) {
-	if first.Kind != workflow.EventRunStarted || h.m.place.URL == "" {
+func (h *Host) keepNote(ev workflow.Event, note string) {
+	if ev.Kind != workflow.EventRunStarted || h.m.place.URL == "" {
 		return
 	}
-	if err := h.m.runFiles().KeepNote(first.RunID, note); err != nil {
-		h.p.Line("run %s cannot be resumed: %v", first.RunID, err)
+	if err := h.m.runFiles().KeepNote(ev.RunID, note); err != nil {
+		h.p.Line("run %s cannot be resumed: %v", ev.RunID, err)
 	}
 }
 
