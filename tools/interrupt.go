@@ -9,6 +9,8 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/interrupt"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/sandbox"
+	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -55,6 +57,23 @@ func (t *toolbox) await(tc *ai.ToolContext, owner record.Scope, job *interrupt.J
 		metaApproval: q.ID, metaExec: q.Caller.ExecID, metaSandbox: q.Caller.SandboxID, metaTool: q.Server + "." + q.Tool,
 		metaArguments: string(q.Args),
 	}})
+}
+
+// outlast waits until a command has ended if its calls have interrupted the tool call, because the host tools of an
+// interrupted call end with the call. Otherwise, it returns res.
+func (g *hostGrant) outlast(ctx context.Context, s *session.Session, res sandbox.ExecResult,
+) (sandbox.ExecResult, error) {
+	_, interruptible := hosttools.ApproverFromContext(ctx).(*interrupt.Job[any])
+	if g == nil || !interruptible || res.Done() || g.access.Counts().Asking == 0 {
+		return res, nil
+	}
+	last, err := s.Command(res.ExecID).Wait(ctx, -1)
+	if err != nil {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		_ = s.KillCommands(clean, []string{res.ExecID}) // like a canceled Exec
+	}
+	return last, err
 }
 
 // pending counts the calls with a binding beyond the end of its Generate call.

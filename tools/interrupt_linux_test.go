@@ -45,12 +45,13 @@ func asking(t *testing.T) (*rig, tools.Sandbox) {
 }
 
 // TestInterruptedExec verifies that a command that waits for an approval, and commands in the background, continue
-// after the context of the interrupted call was canceled.
+// after the context of the interrupted call was canceled. The command outlasts yield_ms, and other calls can be
+// interrupted.
 func TestInterruptedExec(t *testing.T) {
 	t.Parallel()
 	r, cfg := asking(t)
 	name, seen := r.model(call("sandbox_exec", obj{"command": "echo $$ > pid; exec sleep 1000", "yield_ms": 200}),
-		call("sandbox_exec", obj{"command": "tools call app.refund '{}'"}),
+		call("sandbox_exec", obj{"command": "tools call app.refund '{}'; tools call app.refund '{}'", "yield_ms": 300}),
 		call("sandbox_exec", obj{"command": "sleep 0.5; kill -0 $(cat pid) && echo alive"}), say("done"))
 	in := r.within(session.NewRunID(), session.Request{})
 	options := []ai.GenerateOption{ai.WithModelName(name), ai.WithUse(r.plugin.Use(cfg))}
@@ -60,12 +61,22 @@ func TestInterruptedExec(t *testing.T) {
 	if err != nil || len(resp.Interrupts()) != 1 {
 		t.Fatalf("%+v, %v", seen.outputs(), err)
 	}
-	part := ai.NewToolRequestPart(resp.Interrupts()[0].ToolRequest)
-	asked, _ := resp.Interrupts()[0].Metadata["interrupt"].(obj)
-	part.Metadata = obj{"resumed": obj{"approval": asked["approval"], "allow": true}}
-	_, err = genkit.Generate(in, r.g, append(options, ai.WithMessages(resp.History()...), ai.WithToolRestarts(part))...)
-	checktest.Must(t, err)
-	if outs := seen.outputs(); code(outs[1]) != "" || outs[1]["exit_code"] != 0.0 || outs[2]["stdout"] != "alive\n" {
+	other, _, err := r.generate(r.within(session.NewRunID(), session.Request{}), cfg,
+		call("sandbox_exec", obj{"command": "sleep 0.6; tools call app.refund '{}'"}))
+	if err != nil || len(other.Interrupts()) != 1 {
+		t.Errorf("%+v, %v", other, err)
+	}
+	for len(resp.Interrupts()) > 0 {
+		part := ai.NewToolRequestPart(resp.Interrupts()[0].ToolRequest)
+		asked, _ := resp.Interrupts()[0].Metadata["interrupt"].(obj)
+		part.Metadata = obj{"resumed": obj{"approval": asked["approval"], "allow": true}}
+		more := []ai.GenerateOption{ai.WithMessages(resp.History()...), ai.WithToolRestarts(part)}
+		// Genkit returns an interrupt of a restarted call with an error.
+		if resp, err = genkit.Generate(in, r.g, append(more, options...)...); resp == nil {
+			t.Fatal(err)
+		}
+	}
+	if outs := seen.outputs(); outs[1]["stdout"] != "refunded\nrefunded\n" || outs[2]["stdout"] != "alive\n" {
 		t.Errorf("%v", outs)
 	}
 }
