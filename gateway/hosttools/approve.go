@@ -129,7 +129,13 @@ func (p *pass) approved(ctx context.Context) *Error {
 	return rejected("%s requires approval, but the approval request failed", tool.FullName())
 }
 
-func (p *pass) approver() Approver { return cmp.Or(p.cmd.Approver, p.set.grant.Approver) }
+func (p *pass) approver() Approver {
+	by := p.Access
+	if by.program.Load() { // an interpreter has the access of its first program
+		by = p.set.latest.Load()
+	}
+	return cmp.Or(by.cmd.Approver, p.set.grant.Approver)
+}
 
 // asks returns the rule for an approval, or an empty string.
 func (p *pass) asks(ctx context.Context) (string, *Error) {

@@ -54,9 +54,11 @@ type Access struct {
 func (s *Set) Access(cmd Command) *Access { return &Access{set: s, cmd: cmd} }
 
 // Program registers the command of a program that runs in an interpreter. The calls of the program come from the
-// interpreter. If they wait for approvals, the timeout of the program is also extended, until the caller calls ended.
+// interpreter, and the approver of a decides about them. If they wait for approvals, the timeout of the program is also
+// extended, until the caller calls ended.
 func (a *Access) Program(execID string) (ended func()) {
 	a.program.Store(true)
+	a.set.latest.Store(a)
 	a.set.programs.Store(execID, &overtime{})
 	return func() { a.set.programs.Delete(execID) }
 }

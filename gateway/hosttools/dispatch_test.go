@@ -408,7 +408,8 @@ func TestApprovalThatTakesTime(t *testing.T) {
 		var extended, program time.Duration
 		failed := map[string]bool{} // the first extension of each command fails
 		rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup", Ask: "true"}}}
-		a := set(t, registry(t, nil, hosttools.Static("app", lookup())), hosttools.Grant{Rules: rules, Approver: ap}).Access(hosttools.Command{
+		all := set(t, registry(t, nil, hosttools.Static("app", lookup())), hosttools.Grant{Rules: rules, Approver: ap})
+		a := all.Access(hosttools.Command{
 			Extend: func(_ context.Context, execID string, by time.Duration) error {
 				mu.Lock()
 				defer mu.Unlock()
@@ -443,10 +444,15 @@ func TestApprovalThatTakesTime(t *testing.T) {
 			t.Errorf("the command got %s more", extended)
 		}
 		mu.Unlock()
-		ended := a.Program("program") // in an interpreter
-		for range 100 {               // each approval is answered immediately
+		a.Program("earlier")() // in an interpreter
+		later := &approver{say: ap.Approve}
+		ended := all.Access(hosttools.Command{Approver: later}).Program("program")
+		for range 100 { // each approval is answered immediately
 			go func() { answer <- hosttools.Decision{Allow: true} }()
 			call(t, a, "app_lookup", `{"id":"1"}`)
+		}
+		if len(later.asked) != 100 {
+			t.Errorf("the approver of the later program decided %d times", len(later.asked))
 		}
 		var calls sync.WaitGroup
 		for range 8 {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -67,7 +68,8 @@ type Set struct {
 	end     context.CancelFunc
 	running sync.WaitGroup // calls, handlers and connections
 
-	programs sync.Map // *overtime by exec id: programs in interpreters
+	programs sync.Map               // *overtime by exec id: programs in interpreters
+	latest   atomic.Pointer[Access] // of the latest program in an interpreter
 
 	mu     sync.Mutex // guards closed
 	closed bool
