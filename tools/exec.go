@@ -49,7 +49,7 @@ func (b *binding) execCommand(ctx context.Context, in execInput) (out execOutput
 	}
 	res, err := s.Exec(ctx, req)
 	if err == nil && !req.Background {
-		res, err = host.outlast(ctx, s, res)
+		res, err = outlast(ctx, s, res)
 	}
 	// A failed command may have made calls. Their saved results must be removed later.
 	counts := b.recordHostCalls(ctx, host, res)

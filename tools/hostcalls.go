@@ -56,6 +56,15 @@ func (t *toolbox) hostCalls(ctx context.Context, cfg Sandbox, run session.Run) (
 	return &hostCalls{set: set, name: record.NewID(), declared: map[string]bool{}, running: map[string]*hostGrant{}}, nil
 }
 
+// interpreter returns the name of the binding's interpreters. Because other agents must not have access to the host
+// tools, an agent with host tools has separate interpreters.
+func (h *hostCalls) interpreter() string {
+	if h == nil {
+		return ""
+	}
+	return h.name
+}
+
 // grant gives the command of req access to the host tools. The caller must call recordHostCalls after the command
 // returned.
 func (h *hostCalls) grant(ctx context.Context, s *session.Session, req *sandbox.ExecRequest) (*hostGrant, error) {

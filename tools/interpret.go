@@ -24,9 +24,8 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	if err != nil {
 		return out, err
 	}
-	req := interpreter.Request{Language: in.Interpreter, Code: in.Code, Exec: b.execRequest(ctx, in)}
-	if b.hosts != nil { // the agent's host tools must not be available to other agents, so it needs a separate interpreter
-		req.Name = b.hosts.name
+	req := interpreter.Request{
+		Language: in.Interpreter, Code: in.Code, Name: b.hosts.interpreter(), Exec: b.execRequest(ctx, in),
 	}
 	host, err := b.hosts.grant(ctx, s, &req.Exec)
 	if err != nil {
@@ -37,6 +36,11 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 		req.Exec.Started = func(c *sandbox.Command) { ended = host.access.Program(c.ID()) }
 	}
 	res, err := interpreter.Run(ctx, s.Sandbox, req)
+	if err == nil && !res.Done() && !req.Exec.Background {
+		if res.ExecResult, err = outlast(ctx, s, res.ExecResult); err == nil && res.Done() {
+			res.Value, err = interpreter.Take(ctx, s.Sandbox, req.Name, res.ExecID)
+		}
+	}
 	if res.Done() {
 		ended()
 	}
@@ -90,7 +94,7 @@ func (b *binding) programEnded(ctx context.Context, s *session.Session, out *exe
 		return nil
 	}
 	ended()
-	value, err := interpreter.Take(ctx, s.Sandbox, out.ExecID)
+	value, err := interpreter.Take(ctx, s.Sandbox, b.hosts.interpreter(), out.ExecID)
 	if err != nil {
 		return err
 	}

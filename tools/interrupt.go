@@ -61,10 +61,9 @@ func (t *toolbox) await(tc *ai.ToolContext, owner record.Scope, job *interrupt.J
 
 // outlast waits until a command has ended if its calls have interrupted the tool call, because the host tools of an
 // interrupted call end with the call. Otherwise, it returns res.
-func (g *hostGrant) outlast(ctx context.Context, s *session.Session, res sandbox.ExecResult,
-) (sandbox.ExecResult, error) {
-	_, interruptible := hosttools.ApproverFromContext(ctx).(*interrupt.Job[any])
-	if g == nil || !interruptible || res.Done() || g.access.Counts().Asking == 0 {
+func outlast(ctx context.Context, s *session.Session, res sandbox.ExecResult) (sandbox.ExecResult, error) {
+	job, interruptible := hosttools.ApproverFromContext(ctx).(*interrupt.Job[any])
+	if !interruptible || res.Done() || !job.Asked() {
 		return res, nil
 	}
 	last, err := s.Command(res.ExecID).Wait(ctx, -1)

@@ -46,13 +46,16 @@ func asking(t *testing.T) (*rig, tools.Sandbox) {
 
 // TestInterruptedExec verifies that a command that waits for an approval, and commands in the background, continue
 // after the context of the interrupted call was canceled. The command outlasts yield_ms, and other calls can be
-// interrupted.
+// interrupted. The same applies to the second program of an interpreter.
 func TestInterruptedExec(t *testing.T) {
 	t.Parallel()
 	r, cfg := asking(t)
 	name, seen := r.model(call("sandbox_exec", obj{"command": "echo $$ > pid; exec sleep 1000", "yield_ms": 200}),
 		call("sandbox_exec", obj{"command": "tools call app.refund '{}'; tools call app.refund '{}'", "yield_ms": 300}),
-		call("sandbox_exec", obj{"command": "sleep 0.5; kill -0 $(cat pid) && echo alive"}), say("done"))
+		call("sandbox_exec", obj{"command": "sleep 0.5; kill -0 $(cat pid) && echo alive"}),
+		call("sandbox_exec", obj{"interpreter": "python", "code": "from workcell import tools\nimport time"}),
+		call("sandbox_exec", obj{"interpreter": "python", "yield_ms": 300,
+			"code": "tools.app.refund()\ntime.sleep(0.6)\ntools.app.refund()\n'twice'"}), say("done"))
 	in := r.within(session.NewRunID(), session.Request{})
 	options := []ai.GenerateOption{ai.WithModelName(name), ai.WithUse(r.plugin.Use(cfg))}
 	ctx, cancel := context.WithCancel(in)
@@ -76,7 +79,8 @@ func TestInterruptedExec(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if outs := seen.outputs(); outs[1]["stdout"] != "refunded\nrefunded\n" || outs[2]["stdout"] != "alive\n" {
+	if outs := seen.outputs(); outs[1]["stdout"] != "refunded\nrefunded\n" || outs[2]["stdout"] != "alive\n" ||
+		outs[4]["value"] != "'twice'" {
 		t.Errorf("%v", outs)
 	}
 }

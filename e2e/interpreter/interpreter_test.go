@@ -136,7 +136,7 @@ func TestImages(t *testing.T) {
 		if len(res.Images) != 1 || string(res.Images[0]) != png || !strings.Contains(res.Text, "P object") {
 			d.t.Errorf("%+v", res.Value)
 		}
-		if again, err := interpreter.Take(d.t.Context(), d.s.Sandbox, res.ExecID); err != nil || again.Text != "" {
+		if again, err := interpreter.Take(d.t.Context(), d.s.Sandbox, "", res.ExecID); err != nil || again.Text != "" {
 			d.t.Errorf("a second time: %+v, %v", again, err)
 		}
 	})
@@ -181,7 +181,7 @@ func TestHandedBack(t *testing.T) {
 		}
 		ended, err := d.s.Command(res.ExecID).Wait(d.t.Context(), -1)
 		must(d.t, err)
-		value, err := interpreter.Take(d.t.Context(), d.s.Sandbox, res.ExecID)
+		value, err := interpreter.Take(d.t.Context(), d.s.Sandbox, "", res.ExecID)
 		if err != nil || value.Text != "'value'" || string(ended.Stdout.Bytes()) != "late\n" {
 			d.t.Errorf("%+v, %+v, %v", ended, value, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 )
@@ -16,6 +17,7 @@ import (
 type Job[T any] struct {
 	hold      func() (release func())
 	cancel    context.CancelFunc
+	asked     atomic.Bool
 	questions chan *Question
 	done      chan struct{} // closed when the work has ended; afterwards, out and err are set
 	out       T
@@ -53,6 +55,7 @@ func Start[T any](ctx context.Context, hold func() (release func()), work func(c
 // Approve implements hosttools.Approver.
 func (j *Job[T]) Approve(ctx context.Context, r hosttools.ApprovalRequest) (hosttools.Decision, error) {
 	defer j.hold()()
+	j.asked.Store(true)
 	q := &Question{r, make(chan hosttools.Decision, 1)}
 	select {
 	case j.questions <- q:
@@ -114,6 +117,9 @@ func (j *Job[T]) Another() *Question {
 		return nil
 	}
 }
+
+// Asked reports whether the work has requested an approval.
+func (j *Job[T]) Asked() bool { return j.asked.Load() }
 
 // Done returns a channel that is closed at the end of the work.
 func (j *Job[T]) Done() <-chan struct{} { return j.done }

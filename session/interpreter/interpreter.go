@@ -105,13 +105,13 @@ func Run(ctx context.Context, s *sandbox.Sandbox, req Request) (Result, error) {
 			i.end(ctx)
 		}
 	}
-	res.Value, err = Take(ctx, s, res.ExecID)
+	res.Value, err = Take(ctx, s, req.Name, res.ExecID)
 	return res, err
 }
 
-// Take returns the value of an exited program. It returns the value only once.
-func Take(ctx context.Context, s *sandbox.Sandbox, execID string) (Value, error) {
-	file := path.Join(dir, "result-"+path.Base(execID))
+// Take returns the value of an exited program in the interpreter with a name. It returns the value only once.
+func Take(ctx context.Context, s *sandbox.Sandbox, name, execID string) (Value, error) {
+	file := path.Join(dir, name, "result-"+path.Base(execID))
 	data, _, err := s.ReadFileBytes(ctx, file, sandbox.ReadFileOptions{Limit: maxResult})
 	if errors.Is(err, backend.ErrNotFound) {
 		return Value{}, nil
