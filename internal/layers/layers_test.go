@@ -150,7 +150,7 @@ func layers() []layer {
 		{dir: "cmd/workcell/internal/runtrace", may: []string{"internal/sanitize", "internal/telemetry"}, sdk: true},
 		{dir: "cmd/workcell/internal/otelsetup", may: []string{"cmd/workcell/internal/environ", "cmd/workcell/internal/runtrace", "internal/sanitize", "otelgenai"}, genkit: true, sdk: true},
 		{dir: "cmd/workcell/internal/state", may: []string{"cmd/workcell/internal/environ", "internal/hint", "internal/postgres", "internal/sqlitefile", "backend", "session", "session/record", "session/record/postgres", "session/record/sqlite", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal"}},
-		{dir: "cmd/workcell/internal/reaper", may: []string{"cmd/workcell/internal/environ", "cmd/workcell/internal/state", "backend", "session", "session/admin", "session/record", "session/record/sqlite"}},
+		{dir: "cmd/workcell/internal/reaper", may: []string{"cmd/workcell/internal/environ", "cmd/workcell/internal/state", "backend", "internal/bound", "session", "session/admin", "session/record", "session/record/sqlite"}},
 		{dir: "internal/sanitize", only: []string{}},
 		{dir: "cmd/workcell/internal/models", may: []string{"gateway/model", "cmd/workcell/internal/environ", "internal/hint", "internal/sanitize", "internal/suggest", "tools"}, genkit: true},
 		// Plays recorded turns as a model. It does not depend on sandboxes.
