@@ -51,5 +51,6 @@ func lockDir(f *os.File, how int) bool {
 // keepOwner gives f the owner and group of the file that it replaces, if the system permits it.
 func keepOwner(f *os.File, replaced os.FileInfo) {
 	st := replaced.Sys().(*syscall.Stat_t)
-	_ = f.Chown(int(st.Uid), int(st.Gid)) // most users cannot change the owner
+	_ = f.Chown(-1, int(st.Gid)) // a member of the group may do this
+	_ = f.Chown(int(st.Uid), -1) // most users cannot do this
 }

@@ -253,15 +253,17 @@ func diffLines(old, now string) []udiff.Edit {
 	edits = nil
 	var at [2]int
 	for _, end := range append(anchors(old, now), [2]int{len(old), len(now)}) {
-		for _, e := range udiff.Lines(old[at[0]:end[0]], now[at[1]:end[1]]) {
-			edits = append(edits, udiff.Edit{Start: at[0] + e.Start, End: at[0] + e.End, New: e.New})
+		if a, b := old[at[0]:end[0]], now[at[1]:end[1]]; a != b { // most parts are one equal line
+			for _, e := range udiff.Lines(a, b) {
+				edits = append(edits, udiff.Edit{Start: at[0] + e.Start, End: at[0] + e.End, New: e.New})
+			}
 		}
 		at = end
 	}
 	return edits
 }
 
-// anchors returns the positions of lines that occur exactly once in both texts: the most lines in the same order.
+// anchors returns the positions, in both texts, of the longest sequence of lines that are unique in each text.
 func anchors(old, now string) (list [][2]int) {
 	type line struct {
 		at, count [2]int // in each text

@@ -147,6 +147,9 @@ func (b *fanBody) runForks(ctx context.Context, ex *execution, items []any) (res
 		place := fmt.Sprintf("%s[%d]", ex.place(), i)
 		name := sandboxRef{isolated: true}.in(ex.session, ex.id, ex.attempted(place, ex.attempts), ex.visit)
 		if err := a.begin(ctx, i, place, name); err != nil {
+			if stop := ex.run.stopped(ctx); stop != nil {
+				return nil, stop // the error of the fork is only a consequence
+			}
 			return nil, cmp.Or(ex.interruptedBy(ctx, err), err)
 		}
 		out, keep, err := ex.inBranch(ctx, b.branches[0], place, name, b.itemVars(items, i))

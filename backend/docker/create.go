@@ -201,7 +201,8 @@ func (b *driver) createContainer(ctx context.Context, what, name string, config 
 func (b *driver) startContainer(ctx context.Context, id string) error {
 	start := kit.Bind(b.api.ContainerStart, id, container.StartOptions{})
 	err := b.calls.Do(ctx, "start container", start)
-	if err != nil && strings.Contains(err.Error(), "is ambiguous") { // another process has just created the network too
+	// Other processes may be creating the network too, one after the other.
+	for tries := 0; tries < 20 && err != nil && strings.Contains(err.Error(), "is ambiguous"); tries++ {
 		if err = b.ensureNetwork(ctx); err == nil {
 			err = b.calls.Do(ctx, "start container", start)
 		}

@@ -54,21 +54,23 @@ func (b *driver) findNetwork(ctx context.Context) (bool, error) {
 		}
 	}
 	slices.SortFunc(list, func(a, b networktypes.Summary) int { return b.Created.Compare(a.Created) })
-	left := len(list)
+	left, used := len(list), ""
 	for i := 0; left > 1 && i < len(list); i++ {
 		err := b.calls.Do(ctx, "remove network", func(ctx context.Context) error {
 			return b.api.NetworkRemove(ctx, list[i].ID)
 		})
-		switch inUse := errors.Is(err, backend.ErrPermission); {
-		case errors.Is(err, backend.ErrUnavailable) || ctx.Err() != nil:
-			return false, err
-		case !inUse: // it was removed, perhaps by another process
+		switch {
+		case err == nil, errors.Is(err, backend.ErrNotFound): // perhaps another process removed it
 			left--
+		case errors.Is(err, backend.ErrPermission): // it is in use
+			used = list[i].ID
+		default:
+			return false, err
 		}
 	}
 	if left > 1 {
 		return false, fmt.Errorf("docker: %d networks named %q are in use; remove the containers of one, then run "+
-			"`docker network rm %s`: %w", left, networkName, list[0].ID, backend.ErrUnsupported)
+			"`docker network rm %s`: %w", left, networkName, used, backend.ErrUnsupported)
 	}
 	return left > 0, nil
 }

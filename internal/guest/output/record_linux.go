@@ -17,7 +17,8 @@ type Recorder struct {
 	ring    *ring
 	keep    [2]*keeper    // nil after Forget
 	kept    int           // their size in the budget, after the command has ended
-	ended   int           // size of all output in the budget's part of ended commands
+	over    bool          // the command has ended
+	ended   int           // size of the output in the budget's part of ended commands
 	news    chan struct{} // closed when a chunk arrives; nil if no reader waits
 	spilled [2]*spill
 }
@@ -54,7 +55,11 @@ func (r *Recorder) write(ch wire.Channel, p []byte) {
 	}
 	if k != nil { // the output was not forgotten
 		k.add(p)
-		r.budget.add(r.ring.add(ch, p, r.budget.limit(len(r.ring.buf))))
+		n := r.ring.add(ch, p, r.budget.limit(len(r.ring.buf)))
+		if r.budget.add(n); r.over { // by a process that outlives the command
+			r.ended += n
+			r.budget.ended.Add(int64(n))
+		}
 	}
 	if r.news != nil {
 		close(r.news)
@@ -107,7 +112,7 @@ func (r *Recorder) Ended() {
 		}
 	}
 	r.budget.add(r.kept - r.ring.trim())
-	r.ended = r.kept + len(r.ring.buf)
+	r.over, r.ended = true, r.kept+len(r.ring.buf)
 	r.budget.ended.Add(int64(r.ended))
 }
 

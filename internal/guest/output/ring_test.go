@@ -129,10 +129,11 @@ func TestBudget(t *testing.T) {
 	r := NewRecorder(&wire.RunRequest{HeadBytes: 10}, &b, nil, nil, nil)
 	r.write(wire.ChanStdout, make([]byte, chunkMax))
 	r.Ended()
+	r.write(wire.ChanStdout, make([]byte, 4*chunkMax)) // by a process that outlives the command
 	ended := b.ended.Load()
 	r.Forget()
-	r.write(wire.ChanStdout, make([]byte, chunkMax)) // by a process that outlives the command
-	if b.used.Load() != 0 || b.ended.Load() != 0 || ended < chunkMax {
+	r.write(wire.ChanStdout, make([]byte, chunkMax))
+	if b.used.Load() != 0 || b.ended.Load() != 0 || ended < 4*chunkMax {
 		t.Errorf("a forgotten command uses %d bytes, an ended one %d", b.used.Load(), ended)
 	}
 }

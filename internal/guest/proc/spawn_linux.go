@@ -164,7 +164,7 @@ func (s *Spawner) forkOnce(p *Process, path string, argv []string, attr *syscall
 	p.tag.Store(tag) // set before the child runs
 	done := make(chan struct{})
 	defer close(done)
-	go s.Tree(p).unstop(done)
+	go s.Tree(p).killStopped(done)
 	s.writeScore(s.score[1])
 	p.PID, p.Exited, err = s.reaper.start(func() (int, error) { return syscall.ForkExec(path, argv, attr) })
 	s.writeScore(s.score[0])

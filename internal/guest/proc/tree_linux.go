@@ -28,7 +28,7 @@ const (
 	// holdBound is the maximum time for which they are stopped, because processes of other commands are also stopped.
 	holdBound = 2 * time.Second
 	// stoppedBound is the time after which a process that was stopped during its start is killed.
-	stoppedBound = time.Second
+	stoppedBound = 200 * time.Millisecond
 )
 
 // holdTries is the number of attempts, one millisecond apart, to acquire the lock for forking.
@@ -155,9 +155,9 @@ func (t *tracker) hold() (release func()) {
 	}
 }
 
-// unstop kills stopped processes of the tree until done is closed. If a command of the same user stopped a child before
-// exec, the child would block the guest agent.
-func (k *Tree) unstop(done <-chan struct{}) {
+// killStopped kills stopped processes of a starting command until done is closed. A child that another command stops
+// before exec would block the guest agent. It does if a garbage collection begins earlier.
+func (k *Tree) killStopped(done <-chan struct{}) {
 	for {
 		select {
 		case <-done:
