@@ -81,9 +81,10 @@ func TestServerAwaitsDatabase(t *testing.T) {
 	address := l.Addr().String()
 	checktest.Must(t, l.Close())
 	r := u.start("mcp", "--transport", "http", "--listen", address)
+	var failed error
 	status := func(path string) int {
 		res, err := http.Get("http://" + address + path)
-		if err != nil {
+		if failed = err; err != nil {
 			return 0
 		}
 		res.Body.Close() //nolint:errcheck // the status is enough
@@ -96,7 +97,7 @@ func TestServerAwaitsDatabase(t *testing.T) {
 			if alive := status("/healthz"); alive == http.StatusOK {
 				up = true
 			} else if up || time.Now().After(deadline) {
-				t.Fatalf("/healthz: %d, /readyz: not %d\n%s", alive, want, r.stderr.String())
+				t.Fatalf("/healthz: %d, %v, /readyz: not %d\n%s", alive, failed, want, r.stderr.String())
 			}
 		}
 	}
