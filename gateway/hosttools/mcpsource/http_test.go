@@ -51,9 +51,12 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var result string
 	switch id := r.Header.Get("Mcp-Session-Id"); {
 	case id != "" && (id != fmt.Sprint(s.sessions) || !s.live):
-		if strings.HasPrefix(s.lost, "Bad Request") { // the answer of some servers
+		switch { // answers of several servers
+		case strings.Contains(s.lost, "Bad Request"):
 			w.WriteHeader(http.StatusBadRequest)
-		} else {
+		case s.lost == "Gone":
+			w.WriteHeader(http.StatusGone)
+		default:
 			w.WriteHeader(http.StatusNotFound)
 		}
 		fmt.Fprint(w, s.lost)
@@ -117,9 +120,11 @@ func TestEndedSession(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []string{
 		"session not found",
+		"Gone",
 		"Bad Request: No valid session ID provided",
 		`{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session not found"}}`,
 		`{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`,
+		`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: Server not initialized"}}`,
 	} {
 		web := &site{lost: lost}
 		s, _ := newSite(t, web)
@@ -212,7 +217,7 @@ func TestFailedRequest(t *testing.T) {
 				}
 				w.Header().Set("Content-Type", "application/json")
 				w.WriteHeader(status)
-				fmt.Fprint(w, `{"message":"refused"}`)
+				fmt.Fprint(w, `{"message":"refused","args":{"session":"a"}}`)
 			}
 		})
 		_, err := call(t, s, "first")

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -92,8 +93,8 @@ func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 	res.Body.Close()
 	msg, _ := jsonrpc.DecodeMessage(body)
 	answer, _ := msg.(*jsonrpc.Response)
-	// Some servers answer 400 in an ended session.
-	ended := res.StatusCode == http.StatusBadRequest && bytes.Contains(body, []byte("session"))
+	// Some servers answer 400 or 410 in an ended session, or after a restart.
+	ended := res.StatusCode == http.StatusGone || res.StatusCode == http.StatusBadRequest && lostSession.Match(body)
 	switch failed := answer != nil && answer.Error != nil; {
 	case req.Header.Get("Mcp-Session-Id") != "" && (res.StatusCode == http.StatusNotFound || ended && !failed):
 		res.Body = http.NoBody // the SDK would take an error in the body for the answer, and keep the session
@@ -108,6 +109,10 @@ func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	return res, nil
 }
+
+// lostSession matches "No valid session ID provided", "Session not found", "Server not initialized", and similar texts.
+var lostSession = regexp.MustCompile(`(?i)session.?id|session (not|has|is|was|expired|terminated)|` +
+	`(invalid|expired|unknown) session|not initiali[sz]ed`)
 
 var errTooLarge = errors.New("a message of the server is incomplete")
 
