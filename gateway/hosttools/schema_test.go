@@ -194,6 +194,27 @@ func (c *changing) Name() string                                    { return "ap
 func (c *changing) Tools(context.Context) ([]hosttools.Tool, error) { return c.tools, nil }
 func (c *changing) Close() error                                    { return nil }
 
+// late is a source that calls change while it lists its tools.
+type late struct {
+	hosttools.Source
+	change func()
+}
+
+func (l late) Tools(ctx context.Context) ([]hosttools.Tool, error) {
+	l.change()
+	return l.Source.Tools(ctx)
+}
+
+// TestLateCondition verifies that a rule whose condition changes after the check does not lose the condition.
+func TestLateCondition(t *testing.T) {
+	t.Parallel()
+	rules := allow("app.lookup")
+	r := registry(t, nil, late{hosttools.Static("app", lookup()), func() { rules.Allow[0].Ask = "(" }})
+	if _, err := r.Set(t.Context(), hosttools.Grant{Rules: rules}); err == nil {
+		t.Error("the rule has no condition")
+	}
+}
+
 func FuzzSchema(f *testing.F) {
 	f.Add(`{"type":"object","properties":{"a":{"$ref":"#/$defs/x"}},"$defs":{"x":{"anyOf":[{"$ref":"#/$defs/x"},{"type":"string"}]}}}`, `{"a":"b"}`)
 	f.Add(`{"properties":{"properties":{"default":1}},"definitions":{"a/b":true}}`, `{"A":1}`)

@@ -125,8 +125,12 @@ func (r *Registry) Set(ctx context.Context, g Grant) (*Set, error) {
 	env := conditionEnv()
 	for _, e := range granted {
 		rule := g.Rules.Allow[e.rule]
-		e.when, _ = compile(env, rule.When) // ConditionProblems has checked both
-		e.ask, _ = compile(env, rule.Ask)
+		if e.when, err = compile(env, rule.When); err == nil {
+			e.ask, err = compile(env, rule.Ask)
+		}
+		if err != nil { // without a program, the rule would have no condition
+			return nil, err
+		}
 		e.maxCalls = rule.MaxCalls
 		e.deny, e.mustAsk = matchAny(r.o.Policy.Deny, e.tool), matchAny(r.o.Policy.Ask, e.tool)
 		s.byName[e.tool.MCPName()], s.byName[e.tool.FullName()] = e, e
