@@ -33,7 +33,7 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	}
 	ended := func() {}
 	if host != nil {
-		req.Exec.Started = func(c *sandbox.Command) { ended = host.access.Program(c.ID()) }
+		req.Exec.Started = func(c *sandbox.Command) { ended = host.access.Program(in.Interpreter, c.ID()) }
 	}
 	res, err := interpreter.Run(ctx, s.Sandbox, req)
 	if err == nil && !res.Done() && !req.Exec.Background {

@@ -131,8 +131,10 @@ func (p *pass) approved(ctx context.Context) *Error {
 
 func (p *pass) approver() Approver {
 	by := p.Access
-	if by.program.Load() { // an interpreter has the access of its first program
-		by = p.set.latest.Load()
+	if in := by.program.Load(); in != nil { // an interpreter has the access of its first program
+		if latest, ok := p.set.latest.Load(*in); ok {
+			by, _ = latest.(*Access)
+		}
 	}
 	return cmp.Or(by.cmd.Approver, p.set.grant.Approver)
 }
@@ -198,7 +200,7 @@ func (p *pass) extend(ctx context.Context) {
 	tick := time.NewTicker(extensionEvery)
 	defer tick.Stop()
 	for {
-		if p.program.Load() { // another program may have started
+		if p.program.Load() != nil { // another program may have started
 			p.set.programs.Range(begin)
 		}
 		for id, o := range waiting {

@@ -45,7 +45,7 @@ type Access struct {
 	cmd Command
 
 	overtime overtime
-	program  atomic.Bool // a program in an interpreter has the access
+	program  atomic.Pointer[string] // interpreter whose program has the access; nil for other commands
 	counts   counter
 	saved    []string // result files without a name from a caller; guarded by counts.mu
 }
@@ -53,12 +53,13 @@ type Access struct {
 // Access returns the access for a command. The command may use several connections.
 func (s *Set) Access(cmd Command) *Access { return &Access{set: s, cmd: cmd} }
 
-// Program registers the command of a program that runs in an interpreter. The calls of the program come from the
-// interpreter, and the approver of a decides about them. If they wait for approvals, the timeout of the program is also
-// extended, until the caller calls ended.
-func (a *Access) Program(execID string) (ended func()) {
-	a.program.Store(true)
-	a.set.latest.Store(a)
+// Program registers the command of a program that runs in an interpreter of the sandbox. The calls of the program come
+// from the interpreter, and the approver of a decides about them. If they wait for approvals, the timeout of the
+// program is also extended, until the caller calls ended.
+func (a *Access) Program(interpreter, execID string) (ended func()) {
+	interpreter = a.cmd.SandboxID + " " + interpreter
+	a.set.latest.Store(interpreter, a) // first, because code in the interpreter may already call tools
+	a.program.Store(&interpreter)
 	a.set.programs.Store(execID, &overtime{})
 	return func() { a.set.programs.Delete(execID) }
 }

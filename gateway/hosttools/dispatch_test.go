@@ -444,9 +444,10 @@ func TestApprovalThatTakesTime(t *testing.T) {
 			t.Errorf("the command got %s more", extended)
 		}
 		mu.Unlock()
-		a.Program("earlier")() // in an interpreter
+		a.Program("python", "earlier")()
 		later := &approver{say: ap.Approve}
-		ended := all.Access(hosttools.Command{Approver: later}).Program("program")
+		ended := all.Access(hosttools.Command{Approver: later}).Program("python", "program")
+		all.Access(hosttools.Command{Approver: &approver{}}).Program("node", "other")()
 		for range 100 { // each approval is answered immediately
 			go func() { answer <- hosttools.Decision{Allow: true} }()
 			call(t, a, "app_lookup", `{"id":"1"}`)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -68,8 +67,8 @@ type Set struct {
 	end     context.CancelFunc
 	running sync.WaitGroup // calls, handlers and connections
 
-	programs sync.Map               // *overtime by exec id: programs in interpreters
-	latest   atomic.Pointer[Access] // of the latest program in an interpreter
+	programs sync.Map // *overtime by exec id: programs in interpreters
+	latest   sync.Map // *Access by interpreter: of its latest program
 
 	mu     sync.Mutex // guards closed
 	closed bool
