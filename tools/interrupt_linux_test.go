@@ -51,11 +51,11 @@ func TestInterruptedExec(t *testing.T) {
 	t.Parallel()
 	r, cfg := asking(t)
 	name, seen := r.model(call("sandbox_exec", obj{"command": "echo $$ > pid; exec sleep 1000", "yield_ms": 200}),
-		call("sandbox_exec", obj{"command": "tools call app.refund '{}'; tools call app.refund '{}'", "yield_ms": 300}),
+		call("sandbox_exec", obj{"command": "tools call app.refund {}; tools call app.refund {}", "yield_ms": 5000}),
 		call("sandbox_exec", obj{"command": "sleep 0.5; kill -0 $(cat pid) && echo alive"}),
 		call("sandbox_exec", obj{"interpreter": "python", "code": "from workcell import tools\nimport time"}),
-		call("sandbox_exec", obj{"interpreter": "python", "yield_ms": 300,
-			"code": "tools.app.refund()\ntime.sleep(0.6)\ntools.app.refund()\n'twice'"}), say("done"))
+		call("sandbox_exec", obj{"interpreter": "python", "yield_ms": 5000,
+			"code": "tools.app.refund()\ntime.sleep(5.5)\ntools.app.refund()\n'twice'"}), say("done"))
 	in := r.within(session.NewRunID(), session.Request{})
 	options := []ai.GenerateOption{ai.WithModelName(name), ai.WithUse(r.plugin.Use(cfg))}
 	ctx, cancel := context.WithCancel(in)
@@ -65,7 +65,7 @@ func TestInterruptedExec(t *testing.T) {
 		t.Fatalf("%+v, %v", seen.outputs(), err)
 	}
 	other, _, err := r.generate(r.within(session.NewRunID(), session.Request{}), cfg,
-		call("sandbox_exec", obj{"command": "sleep 0.6; tools call app.refund '{}'"}))
+		call("sandbox_exec", obj{"command": "sleep 5.5; tools call app.refund '{}'"}))
 	if err != nil || len(other.Interrupts()) != 1 {
 		t.Errorf("%+v, %v", other, err)
 	}
