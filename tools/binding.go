@@ -389,9 +389,10 @@ func (b *binding) sandboxes() []*session.Session {
 }
 
 // closeKeepingWorkspace removes a user's sandbox but keeps the workspace, if the agent's file says `keep: workspace`.
-// It skips a sandbox another run is using.
-func (b *binding) closeKeepingWorkspace(ctx context.Context) {
-	if b.cfg.Keep != frontmatter.KeepWorkspace {
+// It skips a sandbox another run is using. If the call is late, the resumed Generate call may be using the sandbox, so
+// the idle timeout removes it.
+func (b *binding) closeKeepingWorkspace(ctx context.Context, late bool) {
+	if late || b.cfg.Keep != frontmatter.KeepWorkspace {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)

@@ -79,7 +79,7 @@ func outlast(ctx context.Context, s *session.Session, res sandbox.ExecResult) (s
 type pending struct {
 	mu    sync.Mutex // guards the fields below
 	count int
-	then  func() // called when count becomes zero
+	then  func(late bool) // called when count becomes zero
 }
 
 func (p *pending) begin() (end func()) {
@@ -92,24 +92,24 @@ func (p *pending) begin() (end func()) {
 func (p *pending) end() {
 	p.mu.Lock()
 	p.count--
-	var then func()
+	var then func(bool)
 	if p.count == 0 {
 		then, p.then = p.then, nil
 	}
 	p.mu.Unlock()
 	if then != nil {
-		go then() // then waits for the current call, so it cannot run synchronously; it has its own timeout
+		go then(true) // then waits for the current call, so it cannot run synchronously; it has its own timeout
 	}
 }
 
-// after runs cleanup now, or when no call is pending.
-func (p *pending) after(cleanup func()) {
+// after runs cleanup now, or late, when no call is pending.
+func (p *pending) after(cleanup func(late bool)) {
 	p.mu.Lock()
 	if p.count > 0 {
 		p.then, cleanup = cleanup, nil
 	}
 	p.mu.Unlock()
 	if cleanup != nil {
-		cleanup()
+		cleanup(false)
 	}
 }

@@ -46,17 +46,19 @@ func asking(t *testing.T) (*rig, tools.Sandbox) {
 
 // TestInterruptedExec verifies that a command that waits for an approval, and commands in the background, continue
 // after the context of the interrupted call was canceled. The command outlasts yield_ms, and other calls can be
-// interrupted. The same applies to the second program of an interpreter.
+// interrupted. The same applies to the second program of an interpreter. The late end of the
+// interrupted call keeps a user's sandbox.
 func TestInterruptedExec(t *testing.T) {
 	t.Parallel()
 	r, cfg := asking(t)
-	name, seen := r.model(call("sandbox_exec", obj{"command": "echo $$ > pid; exec sleep 1000", "yield_ms": 200}),
+	name, seen := r.model(call("sandbox_exec", obj{"command": "echo $$ > /tmp/pid; exec sleep 1000", "yield_ms": 200}),
 		call("sandbox_exec", obj{"command": "tools call app.refund {}; tools call app.refund {}", "yield_ms": 5000}),
-		call("sandbox_exec", obj{"command": "sleep 0.5; kill -0 $(cat pid) && echo alive"}),
+		call("sandbox_exec", obj{"command": "sleep 0.5; kill -0 $(cat /tmp/pid) && echo alive"}),
 		call("sandbox_exec", obj{"interpreter": "python", "code": "from workcell import tools\nimport time"}),
 		call("sandbox_exec", obj{"interpreter": "python", "yield_ms": 5000,
 			"code": "tools.app.refund()\ntime.sleep(5.5)\ntools.app.refund()\n'twice'"}), say("done"))
-	in := r.within(session.NewRunID(), session.Request{})
+	cfg.Session, cfg.Keep = "user", "workspace"
+	in := session.WithUser(r.within(session.NewRunID(), session.Request{}), "ann")
 	options := []ai.GenerateOption{ai.WithModelName(name), ai.WithUse(r.plugin.Use(cfg))}
 	ctx, cancel := context.WithCancel(in)
 	resp, err := genkit.Generate(ctx, r.g, append(options, ai.WithPrompt("go"))...)
@@ -64,7 +66,7 @@ func TestInterruptedExec(t *testing.T) {
 	if err != nil || len(resp.Interrupts()) != 1 {
 		t.Fatalf("%+v, %v", seen.outputs(), err)
 	}
-	other, _, err := r.generate(r.within(session.NewRunID(), session.Request{}), cfg,
+	other, _, err := r.generate(session.WithUser(in, "bob"), cfg,
 		call("sandbox_exec", obj{"command": "sleep 5.5; tools call app.refund '{}'"}))
 	if err != nil || len(other.Interrupts()) != 1 {
 		t.Errorf("%+v, %v", other, err)

@@ -101,10 +101,10 @@ func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams,
 	next = b.keepingArtifacts(next)
 	if run, ok := runOf(ctx); ok {
 		ctx = session.WithRun(ctx, run)
-		defer b.interrupted.after(func() {
+		defer b.interrupted.after(func(late bool) {
 			b.end(ctx)
 			b.endHostCalls(ctx)
-			b.closeKeepingWorkspace(ctx)
+			b.closeKeepingWorkspace(ctx, late)
 		})
 		defer func() {
 			if ctx.Err() != nil { // an interrupted call postpones the cleanup, and its caller may cancel ctx before
@@ -119,10 +119,10 @@ func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams,
 		return next(ctx, p)
 	}
 	run := b.fallback
-	defer b.interrupted.after(func() {
+	defer b.interrupted.after(func(late bool) {
 		b.endRun(ctx, run)
 		b.endHostCalls(ctx)
-		b.closeKeepingWorkspace(ctx)
+		b.closeKeepingWorkspace(ctx, late)
 	})
 	return next(session.WithRun(ctx, run), p)
 }
