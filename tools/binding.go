@@ -19,7 +19,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/interpreter"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -57,6 +56,8 @@ type binding struct {
 	programs map[string]func()                // by id: ends of interpreter programs returned while still running
 	used     bool                             // earlier turns of the conversation used the private sandbox
 	expired  bool                             // the private sandbox is gone, and the model must be notified
+	// Exec ids of interpreters this binding started.
+	interpreters []string
 }
 
 func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
@@ -399,8 +400,10 @@ func (b *binding) closeKeepingWorkspace(ctx context.Context, late bool) {
 	defer cancel()
 	for _, s := range b.sandboxes() {
 		err := b.release(ctx, s)
-		idle, _ := interpreter.Running(ctx, s.Sandbox) // the programs of interpreters are other commands
 		running, lerr := s.Commands(ctx)
+		b.mu.Lock()
+		idle := slices.Clone(b.interpreters) // their programs are other commands
+		b.mu.Unlock()
 		if lerr != nil || err == nil && slices.ContainsFunc(running, func(e sandbox.ExecStatus) bool {
 			return !e.Done() && !slices.Contains(idle, e.ExecID)
 		}) {

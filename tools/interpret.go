@@ -44,6 +44,11 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	if res.Done() {
 		ended()
 	}
+	if res.Interpreter != "" {
+		b.mu.Lock()
+		b.interpreters = append(b.interpreters, res.Interpreter)
+		b.mu.Unlock()
+	}
 	if host != nil && res.Interpreter != "" { // otherwise, the running interpreter already has access
 		host.interpreter = s.Command(res.Interpreter)
 		b.recordHostCalls(ctx, host, sandbox.ExecResult{ExecStatus: sandbox.ExecStatus{

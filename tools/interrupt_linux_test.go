@@ -88,7 +88,8 @@ func TestInterruptedExec(t *testing.T) {
 }
 
 // TestLeftovers verifies that the end of a Generate call ends its interpreter and removes the result files of host
-// tools, even if a command left processes. An interpreter without a program is not a use of a user's sandbox.
+// tools, even if a command left processes. An agent's own interpreter is not a use of a user's sandbox, unlike another
+// agent's interpreter.
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	r, cfg := asking(t)
@@ -106,13 +107,19 @@ func TestLeftovers(t *testing.T) {
 	}
 	cfg.Session, cfg.Keep = "user", "workspace"
 	ctx = session.WithUser(ctx, "ann")
-	_, seen, err = r.generate(ctx, cfg, call("sandbox_exec", obj{"interpreter": "python", "code": "1"}), say("done"))
-	checktest.Must(t, err)
-	list, err := r.manager.List(ctx)
-	used := slices.ContainsFunc(list, func(i session.Info) bool {
-		return i.Key.Namespace == record.NamespaceUser && i.State == session.StateReady
-	})
-	if err != nil || used {
-		t.Errorf("%v: %+v, %v", seen.outputs(), list, err)
+	one := obj{"interpreter": "python", "code": "1"}
+	for _, another := range []bool{false, true} {
+		if another {
+			r.toolsIn(ctx, cfg).call(ctx, "sandbox_exec", one)
+		}
+		_, seen, err = r.generate(ctx, cfg, call("sandbox_exec", one), say("done"))
+		checktest.Must(t, err)
+		list, err := r.manager.List(ctx)
+		kept := slices.ContainsFunc(list, func(i session.Info) bool {
+			return i.Key.Namespace == record.NamespaceUser && i.State == session.StateReady
+		})
+		if err != nil || kept != another {
+			t.Errorf("%t, %v: %+v, %v", another, seen.outputs(), list, err)
+		}
 	}
 }
