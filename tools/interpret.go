@@ -38,7 +38,7 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	res, err := interpreter.Run(ctx, s.Sandbox, req)
 	if err == nil && !res.Done() && !req.Exec.Background {
 		if res.ExecResult, err = outlast(ctx, s, res.ExecResult); err == nil && res.Done() {
-			res.Value, err = interpreter.Take(ctx, s.Sandbox, req.Name, res.ExecID)
+			res, err = interpreter.Finish(ctx, s.Sandbox, req, res)
 		}
 	}
 	if res.Done() {

@@ -67,6 +67,7 @@ func outlast(ctx context.Context, s *session.Session, res sandbox.ExecResult) (s
 		return res, nil
 	}
 	last, err := s.Command(res.ExecID).Wait(ctx, -1)
+	last.Timeout = res.Timeout
 	if err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()

@@ -46,7 +46,7 @@ func asking(t *testing.T) (*rig, tools.Sandbox) {
 
 // TestInterruptedExec verifies that a command that waits for an approval, and commands in the background, continue
 // after the context of the interrupted call was canceled. The command outlasts yield_ms, and other calls can be
-// interrupted. The same applies to the second program of an interpreter. The late end of the
+// interrupted. The same applies to the second program of an interpreter, whose exit is reported. The late end of the
 // interrupted call keeps a user's sandbox.
 func TestInterruptedExec(t *testing.T) {
 	t.Parallel()
@@ -56,7 +56,10 @@ func TestInterruptedExec(t *testing.T) {
 		call("sandbox_exec", obj{"command": "sleep 0.5; kill -0 $(cat /tmp/pid) && echo alive"}),
 		call("sandbox_exec", obj{"interpreter": "python", "code": "from workcell import tools\nimport time"}),
 		call("sandbox_exec", obj{"interpreter": "python", "yield_ms": 5000,
-			"code": "tools.app.refund()\ntime.sleep(5.5)\ntools.app.refund()\n'twice'"}), say("done"))
+			"code": "tools.app.refund()\ntime.sleep(5.5)\ntools.app.refund()\n'twice'"}),
+		call("sandbox_exec", obj{"interpreter": "python", "yield_ms": 5000,
+			"code": "from workcell import tools\nimport os, time\ntools.app.refund()\ntime.sleep(5.5)\nos._exit(3)"}),
+		say("done"))
 	cfg.Session, cfg.Keep = "user", "workspace"
 	in := session.WithUser(r.within(session.NewRunID(), session.Request{}), "ann")
 	options := []ai.GenerateOption{ai.WithModelName(name), ai.WithUse(r.plugin.Use(cfg))}
@@ -82,7 +85,8 @@ func TestInterruptedExec(t *testing.T) {
 		}
 	}
 	if outs := seen.outputs(); outs[1]["stdout"] != "refunded\nrefunded\n" || outs[2]["stdout"] != "alive\n" ||
-		outs[4]["value"] != "'twice'" {
+		outs[4]["value"] != "'twice'" || outs[5]["exit_code"] != float64(3) ||
+		!strings.Contains(str(outs[5]["stderr"]), "variables of earlier programs are lost") {
 		t.Errorf("%v", outs)
 	}
 }

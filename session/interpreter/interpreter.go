@@ -95,6 +95,16 @@ func Run(ctx context.Context, s *sandbox.Sandbox, req Request) (Result, error) {
 	if res.ExecResult, err = i.call(ctx, req.Code, req.Exec); err != nil || !res.Done() {
 		return res, err
 	}
+	return Finish(ctx, s, req, res)
+}
+
+// Finish completes the result of a program that has ended after Run returned. It sets Value and Lost, and ends an
+// unresponsive interpreter.
+func Finish(ctx context.Context, s *sandbox.Sandbox, req Request, res Result) (Result, error) {
+	i, err := open(s, req)
+	if err != nil {
+		return res, err
+	}
 	if res.Status != sandbox.ExecCompleted || res.ExitCode == unanswered {
 		if ended, over := i.ended(ctx); over {
 			res.Lost = true
