@@ -110,11 +110,17 @@ func (b *binding) endHostCalls(ctx context.Context) {
 	}
 	b.hosts.mu.Lock()
 	defer b.hosts.mu.Unlock()
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout) // Close may have used up ctx
+	defer cancel()
 	for _, g := range b.hosts.running {
 		if g.interpreter != nil {
-			_, _ = g.interpreter.Signal(ctx, "") // no later call can use it; it may have exited
+			_, _ = g.interpreter.Signal(end, "") // no later call can use it; it may have exited
 		}
-		b.sweep(ctx, g)
+	}
+	for _, g := range b.hosts.running {
+		if end.Err() == nil { // because each sweep has its own timeout
+			b.sweep(end, g)
+		}
 	}
 }
 
