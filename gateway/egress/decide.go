@@ -113,7 +113,10 @@ func (a *attempt) end(conn *metered, err error) {
 	var r *refusal
 	switch {
 	case errors.As(err, &r) && r.rule != "":
-		if a.d.denied.Add(1) > audit.MaxRefused {
+		if n := a.d.denied.Add(1); n > audit.MaxRefused {
+			if n == audit.MaxRefused+1 {
+				a.d.g.o.Log.Warn("egress: further refusals are not recorded", "sandbox", a.d.sandbox)
+			}
 			return // a span without an end is not exported
 		}
 		decision, message, a.rule = "denied", "egress: refused", r.rule

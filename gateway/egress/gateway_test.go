@@ -418,8 +418,10 @@ func TestManyRefusals(t *testing.T) {
 	text, err := os.ReadFile(file)
 	must(t, err)
 	lines, messages := strings.Count(string(text), "\n"), strings.Count(logged.String(), "egress: refused")
-	if lines != audit.MaxRefused+1 || messages != audit.MaxRefused || !strings.Contains(string(text), "allowed") {
-		t.Errorf("%d lines, %d messages", lines, messages)
+	warnings := strings.Count(logged.String(), "further refusals")
+	if lines != audit.MaxRefused+1 || messages != audit.MaxRefused || !strings.Contains(string(text), "allowed") ||
+		warnings != 1 {
+		t.Errorf("%d lines, %d messages, %d warnings", lines, messages, warnings)
 	}
 }
 

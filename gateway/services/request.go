@@ -96,9 +96,12 @@ func (s *Set) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer func() { x.leave() }()
 	}
 	if refused != nil {
-		if s.denied.Add(1) <= audit.MaxRefused {
+		switch n := s.denied.Add(1); {
+		case n <= audit.MaxRefused:
 			_ = x.record(audit.Refused, refused.rule) // if the record is lost, the audit log ends the command
 			defer span.End()                          // a span without an end is not exported
+		case n == audit.MaxRefused+1:
+			s.g.o.Log.Warn("services: further refusals are not recorded", "sandbox", s.sandbox)
 		}
 		x.answerRefusal(w, refused)
 		return

@@ -544,8 +544,9 @@ func TestManyRefusals(t *testing.T) {
 	text, err := os.ReadFile(r.audit)
 	must(t, err)
 	lines, spans := strings.Count(string(text), "\n"), len(r.spans.GetSpans())
-	if lines != audit.MaxRefused+1 || spans != lines || !strings.Contains(string(text), "allowed") {
-		t.Errorf("%d lines, %d spans", lines, spans)
+	warnings := strings.Count(r.log.String(), "further refusals")
+	if lines != audit.MaxRefused+1 || spans != lines || !strings.Contains(string(text), "allowed") || warnings != 1 {
+		t.Errorf("%d lines, %d spans, %d warnings", lines, spans, warnings)
 	}
 }
 

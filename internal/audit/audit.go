@@ -167,7 +167,8 @@ type (
 	recordKey struct{} // holds a Record with the fields for everything under a context
 )
 
-// MaxRefused is the maximum number of refusals that a gateway records per sandbox. Code in a loop would fill the disk.
+// MaxRefused is the maximum number of refusals that a gateway records for each sandbox that a process opens. Code in a
+// loop would fill the disk.
 const MaxRefused = 10_000
 
 // NewContext returns a context under which Note writes to l.
