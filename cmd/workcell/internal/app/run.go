@@ -284,5 +284,5 @@ func (h *Host) leave(ctx context.Context, checkpoints bool, res *workflow.Result
 // ReturnTo returns the command to restart a run from the step at path.
 func ReturnTo(runID, path string) string {
 	step, _, _ := strings.Cut(strings.NewReplacer(".", "/", "[", "/").Replace(cmp.Or(path, "STEP")), "/")
-	return fmt.Sprintf("workcell runs resume %s --from %s", runID, step)
+	return fmt.Sprintf("workcell runs resume %s --from %s", hint.Quote(runID), hint.Quote(step))
 }

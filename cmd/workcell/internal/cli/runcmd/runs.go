@@ -12,6 +12,7 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
@@ -249,13 +250,13 @@ func printRun(w io.Writer, s app.RunDetail, now time.Time) error {
 		}
 	}
 	id := sanitize.Line(s.ID)
-	switch {
+	switch word := hint.Quote(id); {
 	case s.Waiting:
-		fmt.Fprintf(w, "\nwaiting for a worker; to see its log, run: workcell runs logs %s\n", id)
+		fmt.Fprintf(w, "\nwaiting for a worker; to see its log, run: workcell runs logs %s\n", word)
 	case s.State == app.RunInterrupted && failed != "":
 		fmt.Fprintf(w, "\nthe run failed; after you fix the problem, return to a step with: %s\n", app.ReturnTo(id, failed))
 	case s.State == app.RunInterrupted:
-		fmt.Fprintf(w, "\nto resume it, run: workcell runs resume %s\n", id)
+		fmt.Fprintf(w, "\nto resume it, run: workcell runs resume %s\n", word)
 	}
 	return nil
 }

@@ -49,10 +49,11 @@ func TestRunsShowWholeError(t *testing.T) {
 	}
 }
 
-// TestRunsShowControls verifies that texts of a journal cannot control the terminal.
+// TestRunsShowControls verifies that texts of a journal cannot control the terminal, or a shell if a user copies a
+// command.
 func TestRunsShowControls(t *testing.T) {
 	t.Parallel()
-	const hostile = "a\x1b[2J"
+	const hostile = "a;\x1b[2J"
 	list := []workflow.Entry{{Checkpoint: &workflow.Checkpoint{}},
 		{Kind: workflow.EventStepFinished, Path: hostile, Status: workflow.StatusFailed}}
 	var b strings.Builder
@@ -64,7 +65,13 @@ func TestRunsShowControls(t *testing.T) {
 	}
 	forgotten := cli.Printed[int]{Command: cli.New(nil, &b, nil, "")}
 	forgotten.Add(hostile, 0)
-	if strings.Contains(b.String(), "\x1b") {
+	commands := strings.Split(b.String(), "workcell runs ")[1:]
+	for _, c := range commands {
+		if _, words, _ := strings.Cut(c, " "); !strings.HasPrefix(words, "'a;") || strings.Contains(words, "m a;") {
+			t.Errorf("%q", c)
+		}
+	}
+	if len(commands) != 3 || strings.Contains(b.String(), "\x1b") {
 		t.Errorf("%q", b.String())
 	}
 }
