@@ -56,6 +56,7 @@ type binding struct {
 	programs map[string]func()                // by id: ends of interpreter programs returned while still running
 	used     bool                             // earlier turns of the conversation used the private sandbox
 	expired  bool                             // the private sandbox is gone, and the model must be notified
+	dead     *session.Session                 // lost sandbox of mode script, which the next call replaces
 	// Exec ids of interpreters this binding started.
 	interpreters []string
 }
@@ -229,12 +230,13 @@ func (b *binding) inRun(ctx context.Context) map[session.Key]*session.Session {
 // exists.
 func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, error) {
 	b.mu.Lock()
-	released := b.released[id]
+	released, dead := b.released[id], b.dead
 	b.mu.Unlock()
 	if err := b.syncSiblings(ctx, id); err != nil {
 		return nil, err
 	}
 	mine := b.inRun(ctx)
+	maps.DeleteFunc(mine, func(_ session.Key, s *session.Session) bool { return s == dead })
 	switch {
 	case released:
 		return nil, toolspec.Failf(toolspec.CodeClosed, "the sandbox was closed by sandbox_close")

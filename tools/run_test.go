@@ -8,6 +8,8 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/firebase/genkit/go/ai"
+
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
@@ -42,12 +44,26 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestScriptInDeadSandbox verifies that a program in mode script gets another sandbox after the first one was lost.
+// TestScriptInDeadSandbox verifies that a program in mode script gets another sandbox after the first one was lost, and
+// that a lost sandbox is closed at the end of its agent.
 func TestScriptInDeadSandbox(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	set := r.tools(tools.Sandbox{Mode: "script", Runtime: "bash"})
+	script := tools.Sandbox{Mode: "script", Runtime: "bash", Session: "isolated"}
 	run := obj{"code": "cat note; echo x > note"}
+	again := func(req *ai.ModelRequest) ([]*ai.Part, error) {
+		checktest.Must(t, r.engine.die(r.engine.all()[0].ID))
+		return call("sandbox_run", run)(req)
+	}
+	_, seen, err := r.generate(r.within(session.NewRunID(), session.Request{}), script, call("sandbox_run", run), again,
+		say("done"))
+	checktest.Must(t, err)
+	list, err := r.manager.List(t.Context())
+	if outs := seen.outputs(); err != nil || len(list) > 0 || code(outs[1]) != string(toolspec.CodeLost) {
+		t.Errorf("%v: %+v, %v", outs, list, err)
+	}
+	script.Session = ""
+	set := r.tools(script)
 	set.ok("sandbox_run", run)
 	checktest.Must(t, r.engine.die(r.engine.all()[0].ID))
 	set.fails(toolspec.CodeLost, "sandbox_run", run)
