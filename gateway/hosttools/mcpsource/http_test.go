@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -268,6 +269,28 @@ func TestStoppedServer(t *testing.T) {
 	}
 	if fail := toolspec.ErrorOf(err); !fail.Retryable || strings.Contains(fail.Remediation, "sandbox") {
 		t.Errorf("%+v", fail)
+	}
+}
+
+// TestHungServer verifies that calls do not wait one after the other for a server that does not answer.
+func TestHungServer(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int64
+	web := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise, the end of the connection is not noticed
+		<-r.Context().Done()
+	}))
+	t.Cleanup(web.Close)
+	s := mcpsource.New(mcpsource.Server{Name: "site", URL: web.URL, Timeout: 200 * time.Millisecond}, nil)
+	t.Cleanup(func() { s.Close() })
+	for range 3 {
+		if _, err := s.Tools(t.Context()); toolspec.ErrorOf(err).Code != toolspec.CodeUnavailable {
+			t.Error(err)
+		}
+	}
+	if n := requests.Load(); n != 1 {
+		t.Errorf("%d requests", n)
 	}
 }
 

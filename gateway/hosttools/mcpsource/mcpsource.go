@@ -32,6 +32,7 @@ const (
 	maxPages       = 100
 	maxRestarts    = 3
 	firstPause     = 500 * time.Millisecond // pause before a restart; each further pause is four times as long
+	hungPause      = 5 * time.Second        // pause after an HTTP server did not answer
 	settled        = 10 * time.Minute       // an exit after this time is not counted as a consecutive exit
 	without        = "Continue without this server, and mention it in the answer."
 	tryAgain       = "Try again in a moment. If it fails again, continue without this server."
@@ -61,8 +62,9 @@ type source struct {
 
 	turn chan struct{} // a lock with context support, held while a connection is made
 
-	// turn guards since, restarts, and modern.
+	// turn guards since, hung, restarts, and modern.
 	since    time.Time // time of the latest start; zero before the first start
+	hung     time.Time // time when a start reached its timeout
 	restarts int
 	modern   bool // the program refused to initialize a session
 
@@ -344,6 +346,8 @@ func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 		return nil, toolspec.Failf(toolspec.CodeClosed, "server %s is closed", s.server.Name).WithRemediation(without)
 	case cs != nil:
 		return cs, nil
+	case s.server.URL != "" && time.Since(s.hung) < hungPause: // others may be waiting for the turn
+		return nil, s.unavailable("it did not answer a moment ago", context.DeadlineExceeded)
 	case s.since.IsZero(), s.server.URL != "": // there is no program to restart
 		return s.start(ctx)
 	case time.Since(s.since) > settled:
@@ -391,6 +395,9 @@ func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 	cs, err := client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		p.stop()
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			s.hung = time.Now()
+		}
 		if refused := (*jsonrpc.Error)(nil); version == legacy && errors.As(err, &refused) {
 			s.modern = true
 			cs, again := s.start(ctx)
