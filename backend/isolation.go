@@ -44,9 +44,9 @@ func (i Isolation) Stricter(other Isolation) Isolation {
 	return i
 }
 
-// RuntimeIsolation returns the isolation of containers that an OCI runtime runs. runtime is the program's path, the type
-// of the containerd shim, or the handler of a RuntimeClass. Unknown runtimes count as containers, because a name does
-// not prove stronger isolation.
+// RuntimeIsolation returns the isolation of containers that an OCI runtime runs. runtime is the program's path, the
+// type of the containerd shim, or the handler of a RuntimeClass. Unknown runtimes count as containers, because a name
+// does not prove stronger isolation.
 func RuntimeIsolation(runtime string) Isolation {
 	name := path.Base(runtime)
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "io.containerd."), "containerd-shim-")
