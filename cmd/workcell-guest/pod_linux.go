@@ -35,6 +35,14 @@ func install(args []string) error {
 	if err == nil {
 		err = os.CopyFS(args[0], os.DirFS(filepath.Dir(self)))
 	}
+	if err == nil {
+		err = filepath.WalkDir(args[0], func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() {
+				err = os.Chmod(path, 0o444) //nolint:gosec // sandboxes read it
+			}
+			return err
+		})
+	}
 	if err == nil { // the mode allows no reading, so the process memory is protected
 		err = os.Chmod(filepath.Join(args[0], filepath.Base(self)), 0o111)
 	}
