@@ -99,16 +99,15 @@ func (s *Sandbox) redial(attempt *redial) {
 	close(attempt.done)
 }
 
-// giveUp ends a command whose call failed, because the command may be running and the caller may repeat it. If the call
-// used only the current connection, giveUp only remembers the command: the guest has already ended it, or the next
-// connection ends it before other calls.
-func (s *Sandbox) giveUp(ctx context.Context, execID string, asked []*client.Conn) {
+// giveUp ends a command whose call failed, because the command may be running and the caller may repeat it. If watched
+// is still connected, giveUp only remembers the command: the guest noticed that the call was canceled.
+func (s *Sandbox) giveUp(ctx context.Context, execID string, watched *client.Conn) {
 	s.mu.Lock()
 	s.strays = append(s.strays, execID)
 	s.strays = s.strays[max(0, len(s.strays)-maxStrays):]
 	conn := s.conn
 	s.mu.Unlock()
-	if ended(conn) || len(asked) == 1 && asked[0] == conn {
+	if ended(conn) || conn == watched {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyTimeout)

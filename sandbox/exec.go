@@ -128,7 +128,7 @@ func (s *Sandbox) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 		// A repeated request carries the same exec id, so the guest never starts a command twice. If all input came
 		// with the first request, Exec waits for this command.
 		tries := 0
-		answer, err := askRun(ctx, s, run.ExecID, true, answerLimit(run, timeout),
+		answer, err := askRun(ctx, s, run, true, answerLimit(run, timeout),
 			func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
 				tries++
 				answer, err := conn.Run(ctx, run)
@@ -225,7 +225,7 @@ func (s *Sandbox) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 	}
 	run.Spill, run.HeadBytes, run.TailBytes = false, 0, 0
 	return s.runRecorded(ctx, span, run, timeout, req, func() (wire.RunResult, error) {
-		answer, err := askRun(ctx, s, run.ExecID, false, timeout+streamMargin,
+		answer, err := askRun(ctx, s, run, false, timeout+streamMargin,
 			func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
 				return withInput(ctx, streams.Stdin, func(ctx context.Context, in io.Reader) (wire.RunResult, error) {
 					return conn.Attach(ctx, run, in, streams.Stdout, streams.Stderr)
@@ -278,18 +278,22 @@ func askWithin[T any](ctx context.Context, s *Sandbox, again bool, within, limit
 
 // askRun is like ask for the start of a command. Command.Extend extends the limit. If the call fails without the
 // guest's answer, askRun ends the command.
-func askRun[T any](ctx context.Context, s *Sandbox, execID string, again bool, limit time.Duration,
+func askRun[T any](ctx context.Context, s *Sandbox, run wire.RunRequest, again bool, limit time.Duration,
 	fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
 	var asked []*client.Conn
 	err = s.call(ctx, again, limit, func(ctx context.Context, conn *client.Conn) (err error) {
 		asked = append(asked, conn)
-		ctx, release := s.patient(ctx, execID, limit)
+		ctx, release := s.patient(ctx, run.ExecID, limit)
 		defer release()
 		answer, err = fn(ctx, conn)
 		return noAnswer(ctx, err)
 	})
 	if err != nil && asked != nil && (!errors.As(err, new(*wire.Error)) || refusedAs(err, wire.CodeExists)) {
-		s.giveUp(ctx, execID, asked)
+		watched := asked[0]
+		if len(asked) > 1 || run.YieldMillis >= 0 {
+			watched = nil // the guest may have answered before the call was canceled
+		}
+		s.giveUp(ctx, run.ExecID, watched)
 	}
 	return answer, err
 }

@@ -87,6 +87,34 @@ for i in $(seq 25); do mkdir $i; (cd $i; touch $(seq 450)); done`, "the paths in
 	}
 }
 
+// TestCanceledStart verifies that a failed start leaves no running command, even if the guest answered before it
+// noticed the cancellation.
+func TestCanceledStart(t *testing.T) {
+	t.Parallel()
+	s := mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default"))
+	started := 0
+	for i := range 400 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*4*time.Microsecond)
+		command, err := s.Start(ctx, sandbox.ExecRequest{Argv: []string{"sleep", "1000"}})
+		cancel()
+		if err == nil {
+			started++
+			_, err = command.Signal(t.Context(), "KILL")
+			must(t, err)
+			_, err = command.Wait(t.Context(), time.Minute)
+			must(t, err)
+		}
+	}
+	commands, err := s.Commands(t.Context())
+	must(t, err)
+	t.Logf("%d started, %d known", started, len(commands))
+	for _, c := range commands {
+		if c.Status == sandbox.ExecRunning {
+			t.Errorf("%s is running", c.ExecID)
+		}
+	}
+}
+
 // TestDiffEnds verifies that a canceled Diff stops within the current directory.
 func TestDiffEnds(t *testing.T) {
 	t.Parallel()

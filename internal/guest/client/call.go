@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -11,10 +12,11 @@ import (
 
 // call is one request on a separate stream.
 type call struct {
-	conn *Conn
-	ctx  context.Context // context of the caller, for the duration of the call
-	st   *yamux.Stream
-	stop func() bool // stops watching ctx
+	conn  *Conn
+	ctx   context.Context // context of the caller, for the duration of the call
+	st    *yamux.Stream
+	stop  func() bool  // stops watching ctx
+	close func() error // closes st; waits for another caller that is closing it
 }
 
 // open sends a request. The caller must call end. more appends frames to the request, for the same write.
@@ -36,7 +38,7 @@ func (c *Conn) open(ctx context.Context, op wire.Op, req any, more ...func([]byt
 	if err != nil {
 		return nil, c.explain(err)
 	}
-	k := &call{conn: c, ctx: ctx, st: st}
+	k := &call{conn: c, ctx: ctx, st: st, close: sync.OnceValue(st.Close)}
 	k.stop = context.AfterFunc(ctx, k.abort)
 	if err := k.write(out); err != nil {
 		k.end()
@@ -48,13 +50,13 @@ func (c *Conn) open(ctx context.Context, op wire.Op, req any, more ...func([]byt
 // abort makes pending reads and writes of the call fail and closes the stream.
 func (k *call) abort() {
 	_ = k.st.SetDeadline(time.Unix(1, 0)) // cannot fail
-	_ = k.st.Close()                      // the stream has no users
+	_ = k.close()                         // the stream has no users
 }
 
-// end releases the call.
+// end releases the call. The guest agent learns of a cancellation before it gets a later call.
 func (k *call) end() {
 	k.stop()
-	_ = k.st.Close() // if the connection is lost, later calls report the loss
+	_ = k.close() // if the connection is lost, later calls report the loss
 }
 
 func (k *call) write(p []byte) error {

@@ -74,15 +74,16 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 	if err != nil {
 		return nil, err
 	}
-	if r.givenUp(req, sink != nil) { // the host is gone
-		return nil, wire.Errorf(wire.CodeInvalid, "the host cancelled the command before it was started")
-	}
 	e := &execution{s: s, limits: limits, id: req.ExecID, started: time.Now(), proc: new(proc.Process),
 		timeout: millis(req.TimeoutMillis, 0), grace: millis(req.GraceMillis, proc.DefaultGrace),
 		settled: make(chan struct{}), killing: make(chan killing, 1), ended: make(chan struct{}),
 		granted: req.Services, denials: s.memory.Denials(), wasFull: disk.Full{}.Seen(), direct: s.watchDirect()}
 	if err := s.execs.reserve(e); err != nil {
 		return nil, err
+	}
+	if r.givenUp(req, sink != nil) { // after reserve, because the host may already have asked to kill the command
+		s.execs.release(e)
+		return nil, wire.Errorf(wire.CodeInvalid, "the host cancelled the command before it was started")
 	}
 	e.status = wire.ExecStatus{ExecID: e.id, State: wire.ExecRunning, Terminal: req.Terminal != nil, Origin: req.Origin}
 	if sink == nil {
