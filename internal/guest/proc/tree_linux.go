@@ -156,7 +156,8 @@ func (t *tracker) hold() (release func()) {
 }
 
 // killStopped kills stopped processes of a starting command until done is closed. A child that another command stops
-// before exec would block the guest agent. It does if a garbage collection begins earlier.
+// before exec would block the guest agent. It does if a garbage collection begins earlier. After exec, the child may be
+// stopped because it is traced.
 func (k *Tree) killStopped(done <-chan struct{}) {
 	for {
 		select {
@@ -165,11 +166,19 @@ func (k *Tree) killStopped(done <-chan struct{}) {
 		case <-time.After(stoppedBound):
 		}
 		for _, p := range k.members() {
-			if p.state == 'T' || p.state == 't' {
+			if (p.state == 'T' || p.state == 't') && beforeExec(p.pid) {
 				signalProc(p, unix.SIGKILL)
 			}
 		}
 	}
+}
+
+// beforeExec reports whether a child process still shares the guest agent's memory, including the arguments.
+func beforeExec(pid int) bool {
+	var own, child [4096]byte
+	n, err := readProcFile(os.Getpid(), "cmdline", own[:])
+	m, cerr := readProcFile(pid, "cmdline", child[:])
+	return err == nil && cerr == nil && bytes.Equal(own[:n], child[:m])
 }
 
 // await waits until the tree is empty, for at most d.
