@@ -53,11 +53,11 @@ type binding struct {
 	opened   map[session.Key]*session.Session // sandboxes opened by this binding, possibly by calls of several runs
 	released map[string]bool                  // ids released by sandbox_close
 	started  map[string][]startedExec         // by sandbox id; execs with possibly running processes
-	programs map[string]func()                // by id: ends of interpreter programs returned while still running
+	programs map[string]program               // by id; interpreter programs returned while still running
 	used     bool                             // earlier turns of the conversation used the private sandbox
 	expired  bool                             // the private sandbox is gone, and the model must be notified
-	dead     *session.Session                 // lost sandbox of mode script, which the next call replaces
-	// Exec ids of interpreters this binding started.
+	dead     map[*session.Session]bool        // lost sandboxes of mode script, which the next call replaces
+	// Exec ids of interpreters this binding used, with `keep: workspace`.
 	interpreters []string
 }
 
@@ -67,7 +67,7 @@ func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
 		check:      func(context.Context, toolspec.Args) *toolspec.Error { return nil },
 		maxSeconds: maxSeconds, readBytes: defaultReadBytes, streamChars: cmp.Or(cfg.MaxStdoutBytes, maxStreamChars),
 		opened: map[session.Key]*session.Session{}, released: map[string]bool{}, started: map[string][]startedExec{},
-		programs: map[string]func(){},
+		programs: map[string]program{}, dead: map[*session.Session]bool{},
 	}
 	if cfg.Session == frontmatter.SessionIsolated {
 		b.isolated = rules.IsolatedName(record.NewID())
@@ -185,6 +185,7 @@ func (b *binding) open(ctx context.Context, name string) (s *session.Session, cr
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	delete(b.dead, b.opened[key])
 	b.opened[key] = s
 	delete(b.released, s.ID())
 	if name == b.name(ctx) {
@@ -230,13 +231,13 @@ func (b *binding) inRun(ctx context.Context) map[session.Key]*session.Session {
 // exists.
 func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, error) {
 	b.mu.Lock()
-	released, dead := b.released[id], b.dead
+	released, dead := b.released[id], maps.Clone(b.dead)
 	b.mu.Unlock()
 	if err := b.syncSiblings(ctx, id); err != nil {
 		return nil, err
 	}
 	mine := b.inRun(ctx)
-	maps.DeleteFunc(mine, func(_ session.Key, s *session.Session) bool { return s == dead })
+	maps.DeleteFunc(mine, func(_ session.Key, s *session.Session) bool { return dead[s] })
 	switch {
 	case released:
 		return nil, toolspec.Failf(toolspec.CodeClosed, "the sandbox was closed by sandbox_close")
@@ -393,29 +394,60 @@ func (b *binding) sandboxes() []*session.Session {
 
 // closeKeepingWorkspace removes a user's sandbox but keeps the workspace, if the agent's file says `keep: workspace`.
 // It skips a sandbox another run is using. If the call is late, the resumed Generate call may be using the sandbox, so
-// the idle timeout removes it.
+// the idle timeout stops it.
 func (b *binding) closeKeepingWorkspace(ctx context.Context, late bool) {
 	if late || b.cfg.Keep != frontmatter.KeepWorkspace {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
+	b.mu.Lock()
+	idle := b.interpreters // their programs are other commands
+	b.interpreters = nil
+	b.mu.Unlock()
+	shared := b.box.users.add(idle, -1)
 	for _, s := range b.sandboxes() {
 		err := b.release(ctx, s)
 		running, lerr := s.Commands(ctx)
-		b.mu.Lock()
-		idle := slices.Clone(b.interpreters) // their programs are other commands
-		b.mu.Unlock()
-		if lerr != nil || err == nil && slices.ContainsFunc(running, func(e sandbox.ExecStatus) bool {
+		if shared || lerr != nil || err == nil && slices.ContainsFunc(running, func(e sandbox.ExecStatus) bool {
 			return !e.Done() && !slices.Contains(idle, e.ExecID)
 		}) {
-			continue // if the idle state is unknown, the idle timeout removes the sandbox later
+			continue // the idle timeout stops the sandbox, and the user's next run removes it
 		}
 		err = errors.Join(err, b.box.manager.CloseSession(ctx, s.Key(), session.CloseOptions{KeepWorkspace: true}))
 		if err != nil {
 			b.box.log.ErrorContext(ctx, "cannot remove a sandbox and keep its workspace", "sandbox", s.ID(), "error", err)
 		}
 	}
+}
+
+// useInterpreter notes an interpreter that the binding uses.
+func (b *binding) useInterpreter(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !slices.Contains(b.interpreters, id) {
+		b.interpreters = append(b.interpreters, id)
+		b.box.users.add([]string{id}, 1)
+	}
+}
+
+// users counts the bindings that use an interpreter, by exec id.
+type users struct {
+	mu    sync.Mutex
+	count map[string]int
+}
+
+// add changes the counts and reports whether other bindings use one of the interpreters.
+func (u *users) add(ids []string, n int) (others bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, id := range ids {
+		if u.count[id] += n; u.count[id] == 0 {
+			delete(u.count, id)
+		}
+		others = others || u.count[id] > 0
+	}
+	return others
 }
 
 // endStarted kills everything the binding started in the sandboxes.

@@ -169,11 +169,12 @@ func (b *binding) execWait(ctx context.Context, in execWaitInput) (out execWaitO
 	if err != nil {
 		return out, unknownExec(err)
 	}
-	out = execWaitOutput{Done: res.Done(), execOutput: newExecOutput(res, b.evidence(ctx, s))}
-	out.HostCalls = b.recordHostCalls(ctx, b.granted(in.ExecID), res)
-	if res.Done() {
-		err = b.programEnded(ctx, s, &out.execOutput)
+	if out.Done = res.Done(); out.Done {
+		out.execOutput, err = b.ended(ctx, s, res)
+	} else {
+		out.execOutput = newExecOutput(res, b.evidence(ctx, s))
 	}
+	out.HostCalls = b.recordHostCalls(ctx, b.granted(in.ExecID), res)
 	return out, err
 }
 

@@ -112,11 +112,13 @@ func (b *binding) endHostCalls(ctx context.Context) {
 	defer b.hosts.mu.Unlock()
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout) // Close may have used up ctx
 	defer cancel()
+	var ending sync.WaitGroup
 	for _, g := range b.hosts.running {
 		if g.interpreter != nil {
-			_, _ = g.interpreter.Signal(end, "") // no later call can use it; it may have exited
+			ending.Go(func() { _, _ = g.interpreter.Signal(end, "") }) // no later call can use it; it may have exited
 		}
 	}
+	ending.Wait()
 	for _, g := range b.hosts.running {
 		if end.Err() == nil { // because each sweep has its own timeout
 			b.sweep(end, g)

@@ -3,6 +3,7 @@ package tools
 import (
 	"context"
 
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
@@ -44,12 +45,10 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	if res.Done() {
 		ended()
 	}
-	if res.Interpreter != "" {
-		b.mu.Lock()
-		b.interpreters = append(b.interpreters, res.Interpreter)
-		b.mu.Unlock()
+	if b.cfg.Keep == frontmatter.KeepWorkspace && res.Interpreter != "" {
+		b.useInterpreter(res.Interpreter)
 	}
-	if host != nil && res.Interpreter != "" { // otherwise, the running interpreter already has access
+	if host != nil && res.Started { // otherwise, the running interpreter already has access
 		host.interpreter = s.Command(res.Interpreter)
 		b.recordHostCalls(ctx, host, sandbox.ExecResult{ExecStatus: sandbox.ExecStatus{
 			ExecID: res.Interpreter, Status: sandbox.ExecRunning,
@@ -59,19 +58,34 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 		return out, err
 	}
 	b.track(s, res.ExecResult)
-	out = newExecOutput(res.ExecResult, b.evidence(ctx, s))
+	if res.Done() {
+		return b.programOutput(ctx, s, res), nil
+	}
+	req.Code = ""
+	b.mu.Lock()
+	b.programs[res.ExecID] = program{ended, req, res.Lost}
+	b.mu.Unlock()
+	return newExecOutput(res.ExecResult, b.evidence(ctx, s)), nil
+}
+
+// program is a program returned while still running.
+type program struct {
+	ended func()              // ends its access to host tools
+	req   interpreter.Request // without the code
+	lost  bool                // it restarted the interpreter
+}
+
+// programOutput returns the output of a program that has ended.
+func (b *binding) programOutput(ctx context.Context, s *session.Session, res interpreter.Result) execOutput {
+	out := newExecOutput(res.ExecResult, b.evidence(ctx, s))
 	switch {
-	case !res.Done():
-		b.mu.Lock()
-		b.programs[res.ExecID] = ended
-		b.mu.Unlock()
-	case res.Lost:
+	case res.Lost, b.interrupted.ending():
 		out.Stderr = withNotice(out.Stderr, lostNotice)
 	case res.Status == sandbox.ExecTimedOut || res.Status == sandbox.ExecKilled:
 		out.Stderr = withNotice(out.Stderr, keptNotice)
 	}
 	b.showValue(ctx, &out, res.Value)
-	return out, nil
+	return out
 }
 
 // checkProgram returns an error unless the input contains exactly a program and its interpreter.
@@ -89,25 +103,24 @@ func checkProgram(in execInput) error {
 	return nil
 }
 
-// programEnded adds the value of an interpreter program returned while still running. It does nothing for other
-// commands. After an error, the caller can call it again.
-func (b *binding) programEnded(ctx context.Context, s *session.Session, out *execOutput) error {
+// ended returns the output of a command that has ended. For an interpreter program returned while still running, it
+// adds the value. After an error, the caller can call it again.
+func (b *binding) ended(ctx context.Context, s *session.Session, res sandbox.ExecResult) (execOutput, error) {
 	b.mu.Lock()
-	ended := b.programs[out.ExecID]
+	p, ok := b.programs[res.ExecID]
 	b.mu.Unlock()
-	if ended == nil {
-		return nil
+	if !ok {
+		return newExecOutput(res, b.evidence(ctx, s)), nil
 	}
-	ended()
-	value, err := interpreter.Take(ctx, s.Sandbox, b.hosts.interpreter(), out.ExecID)
+	p.ended()
+	last, err := interpreter.Finish(ctx, s.Sandbox, p.req, interpreter.Result{ExecResult: res, Lost: p.lost})
 	if err != nil {
-		return err
+		return execOutput{}, err
 	}
 	b.mu.Lock()
-	delete(b.programs, out.ExecID)
+	delete(b.programs, res.ExecID)
 	b.mu.Unlock()
-	b.showValue(ctx, out, value)
-	return nil
+	return b.programOutput(ctx, s, last), nil
 }
 
 // showValue adds a value and the supported images to a result.

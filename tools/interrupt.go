@@ -103,6 +103,13 @@ func (p *pending) end() {
 	}
 }
 
+// ending reports whether the cleanup waits for the last call. It ends the interpreters with access to host tools.
+func (p *pending) ending() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.then != nil
+}
+
 // after runs cleanup now, or late, when no call is pending.
 func (p *pending) after(cleanup func(late bool)) {
 	p.mu.Lock()

@@ -69,8 +69,9 @@ func TestInterruptedExec(t *testing.T) {
 	if err != nil || len(resp.Interrupts()) != 1 {
 		t.Fatalf("%+v, %v", seen.outputs(), err)
 	}
+	// Meanwhile, the first call reaches its yield_ms.
 	other, _, err := r.generate(session.WithUser(in, "bob"), cfg,
-		call("sandbox_exec", obj{"command": "sleep 5.5; tools call app.refund '{}'"}))
+		call("sandbox_exec", obj{"command": "sleep 5.5; tools call app.refund '{}'", "yield_ms": 30000}))
 	if err != nil || len(other.Interrupts()) != 1 {
 		t.Errorf("%+v, %v", other, err)
 	}

@@ -182,6 +182,7 @@ type toolbox struct {
 
 	rounds interrupt.Rounds[*interrupt.Job[any]] // interrupted calls, waiting for their restart
 
+	users users    // of the interpreters of sandboxes with `keep: workspace`
 	texts sync.Map // registered partials, by name
 	turns sync.Map // *turnHolder by turn
 
@@ -191,7 +192,8 @@ type toolbox struct {
 
 func newToolbox(p *Plugin) *toolbox {
 	log := cmp.Or(p.Logger, slog.New(slog.DiscardHandler))
-	return &toolbox{plugin: p, manager: p.Manager, log: log, cached: map[string][]byte{}}
+	return &toolbox{plugin: p, manager: p.Manager, log: log, cached: map[string][]byte{},
+		users: users{count: map[string]int{}}}
 }
 
 // schemas returns copies of a tool's inferred schemas. It caches the schemas, because inference is the most expensive

@@ -7,7 +7,9 @@ import (
 	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/checktest"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/interpreter"
 )
 
 // TestProgramValueIsKept verifies that the value of a program can be read again after a failure.
@@ -21,9 +23,10 @@ func TestProgramValueIsKept(t *testing.T) {
 	s, _, err := m.Open(t.Context(), session.UserKey("x"), session.Request{Image: "x"})
 	checktest.Must(t, err)
 	b := newBinding(newToolbox(&Plugin{Manager: m}), frontmatter.Sandbox{})
-	b.programs["exe_a"] = func() {}
+	b.programs["exe_a"] = program{ended: func() {}, req: interpreter.Request{Language: interpreter.Python}}
 	for range 2 { // the driver refuses the path of the value
-		if err := b.programEnded(t.Context(), s, &execOutput{ExecID: "exe_a"}); err == nil {
+		res := sandbox.ExecResult{ExecStatus: sandbox.ExecStatus{ExecID: "exe_a", Status: sandbox.ExecCompleted}}
+		if _, err := b.ended(t.Context(), s, res); err == nil {
 			t.Error("the value was not read, but there is no error")
 		}
 	}

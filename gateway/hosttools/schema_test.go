@@ -205,13 +205,20 @@ func (l late) Tools(ctx context.Context) ([]hosttools.Tool, error) {
 	return l.Source.Tools(ctx)
 }
 
-// TestLateCondition verifies that a rule whose condition changes after the check does not lose the condition.
+// TestLateCondition verifies that a rule keeps its condition if the caller changes the rules while the servers list
+// their tools.
 func TestLateCondition(t *testing.T) {
 	t.Parallel()
 	rules := allow("app.lookup")
-	r := registry(t, nil, late{hosttools.Static("app", lookup()), func() { rules.Allow[0].Ask = "(" }})
-	if _, err := r.Set(t.Context(), hosttools.Grant{Rules: rules}); err == nil {
-		t.Error("the rule has no condition")
+	rules.Allow[0].When = "false"
+	r := registry(t, nil, late{hosttools.Static("app", lookup()), func() { rules.Allow[0].When = "" }})
+	s, err := r.Set(t.Context(), hosttools.Grant{Rules: rules})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	if got := call(t, s.Access(hosttools.Command{}), "app_lookup", "{}"); got.Error == nil {
+		t.Errorf("the rule has no condition: %s", got.Data)
 	}
 }
 

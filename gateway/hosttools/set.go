@@ -98,6 +98,7 @@ func (e *RulesError) Error() string {
 // Set returns the set of tools allowed by a grant. The caller must close it when the run ends. Calls use the values of
 // ctx, but not its cancellation. If the rules do not match the tools, the error is a *[RulesError].
 func (r *Registry) Set(ctx context.Context, g Grant) (*Set, error) {
+	g.Rules.Allow = slices.Clone(g.Rules.Allow) // before the checks, because the caller may change the rules
 	if problems := append(g.Rules.Problems(), ConditionProblems(g.Rules)...); len(problems) > 0 {
 		return nil, &RulesError{problems}
 	}
@@ -108,7 +109,6 @@ func (r *Registry) Set(ctx context.Context, g Grant) (*Set, error) {
 	if len(problems) > 0 {
 		return nil, &RulesError{problems}
 	}
-	g.Rules.Allow = slices.Clone(g.Rules.Allow)
 	outer, nested := ctx.Value(setKey{}).(*Set) // if a host tool starts the run
 	g.Caller.Depth = 1
 	if nested {

@@ -66,8 +66,9 @@ type Request struct {
 type Result struct {
 	sandbox.ExecResult
 	Value
-	// Interpreter is the exec id of the interpreter if this program started it.
+	// Interpreter is the exec id of the interpreter. Started reports whether this program started it.
 	Interpreter string
+	Started     bool
 	// Lost reports a loss of the variables of earlier programs, because this program restarted the interpreter or
 	// caused an exit.
 	Lost bool
@@ -87,11 +88,10 @@ func Run(ctx context.Context, s *sandbox.Sandbox, req Request) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	started, before, err := i.ensure(ctx, req.Exec)
+	res, err := i.ensure(ctx, req.Exec)
 	if err != nil {
 		return Result{}, err
 	}
-	res := Result{Interpreter: started, Lost: started != "" && before}
 	if res.ExecResult, err = i.call(ctx, req.Code, req.Exec); err != nil || !res.Done() {
 		return res, err
 	}
@@ -111,7 +111,8 @@ func Finish(ctx context.Context, s *sandbox.Sandbox, req Request, res Result) (R
 			if res.Status == sandbox.ExecCompleted {
 				res.Status, res.ExitCode, res.Signal = ended.Status, ended.ExitCode, ended.Signal
 			}
-		} else if res.Lost = !i.answers(ctx); res.Lost {
+		} else if !i.answers(ctx) {
+			res.Lost = true
 			i.end(ctx)
 		}
 	}
@@ -200,21 +201,20 @@ func open(s *sandbox.Sandbox, req Request) (*interpreter, error) {
 	return i, nil
 }
 
-// ensure starts the interpreter if it is not running. started is the exec id of a started interpreter. before reports
-// whether an earlier interpreter existed.
-func (i *interpreter) ensure(ctx context.Context, exec sandbox.ExecRequest) (started string, before bool, err error) {
+// ensure starts the interpreter if it is not running. If it restarts the interpreter, res.Lost is true.
+func (i *interpreter) ensure(ctx context.Context, exec sandbox.ExecRequest) (res Result, err error) {
 	id, err := i.running(ctx)
 	switch {
 	case err != nil:
-		return "", false, err
+		return res, err
 	case id.lives:
 		// The interpreter must outlive this program. The command's maximum timeout still applies: after it, the interpreter
 		// is killed like any command.
 		_ = i.s.Command(id.exec).Extend(ctx, idle)
-		return "", true, nil
+		return Result{Interpreter: id.exec}, nil
 	}
-	started, err = i.start(ctx, exec)
-	return started, id.exec != "", err
+	started, err := i.start(ctx, exec)
+	return Result{Interpreter: started, Started: true, Lost: id.exec != ""}, err
 }
 
 // known describes the sandbox's current or previous interpreter.

@@ -289,7 +289,7 @@ func TestHungServer(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := requests.Load(); n != 1 {
+	if n := requests.Load(); n > 1 {
 		t.Errorf("%d requests", n)
 	}
 }

@@ -395,8 +395,8 @@ func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 	cs, err := client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		p.stop()
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			s.hung = time.Now()
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) && time.Since(s.since) >= s.server.Timeout/2 {
+			s.hung = time.Now() // a caller with little time proves nothing
 		}
 		if refused := (*jsonrpc.Error)(nil); version == legacy && errors.As(err, &refused) {
 			s.modern = true
