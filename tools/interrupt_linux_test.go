@@ -128,3 +128,18 @@ func TestLeftovers(t *testing.T) {
 		}
 	}
 }
+
+// TestLateLoss verifies that a program that outlasts yield_ms reports the exit of its interpreter.
+func TestLateLoss(t *testing.T) {
+	t.Parallel()
+	r, cfg := asking(t)
+	cfg.HostTools = nil
+	ctx := r.within(session.NewRunID(), session.Request{})
+	set := r.toolsIn(ctx, cfg)
+	begun := set.call(ctx, "sandbox_exec", obj{"interpreter": "python", "yield_ms": 100,
+		"code": "import os, time\ntime.sleep(2)\nos._exit(3)"})
+	ended := set.call(ctx, "sandbox_exec_wait", obj{"exec_id": begun["exec_id"]})
+	if ended["exit_code"] != float64(3) || !strings.Contains(str(ended["stderr"]), "variables of earlier programs are lost") {
+		t.Errorf("%v, then %v", begun, ended)
+	}
+}
