@@ -30,6 +30,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -46,10 +47,8 @@ type Options struct {
 // Backend implements backend.SandboxBackend. It is safe for concurrent use.
 type Backend struct {
 	backend.Unsupported
-	e *engine
-
-	mu     sync.Mutex // guards closed
-	closed bool
+	e      *engine
+	closed atomic.Bool
 }
 
 // engine stores the sandboxes, which several backends can share.
@@ -93,10 +92,7 @@ func (b *Backend) Name() string { return name }
 
 // begin admits and records a call, and applies the test's Fault.
 func (b *Backend) begin(ctx context.Context, c Call) error {
-	b.mu.Lock()
-	closed := b.closed
-	b.mu.Unlock()
-	if closed {
+	if b.closed.Load() {
 		return fmt.Errorf("memory: %w", backend.ErrClosed)
 	}
 	if err := ctx.Err(); err != nil {
@@ -344,8 +340,6 @@ func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID strin
 
 // Close closes this backend. Sandboxes and their commands remain.
 func (b *Backend) Close() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed = true
+	b.closed.Store(true)
 	return nil
 }
