@@ -18,6 +18,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 // accountsDir returns the directory in the guest volume with the account files for an image and a user. The files are
@@ -81,27 +82,18 @@ func (c *creation) createWithAccounts(ctx context.Context, create func() error) 
 }
 
 // writeAccounts writes the account files for an image and a user to the guest volume.
-func (b *driver) writeAccounts(ctx context.Context, p *plan, img *image) (err error) {
+func (b *driver) writeAccounts(ctx context.Context, p *plan, img *image) error {
 	found, err := b.readAccounts(ctx, p, img)
 	if err != nil {
 		return err
 	}
 	v, accounts, dir := b.guest.of(p.engine.runtime(p.Spec)), found.With(p.User), p.accountsDir(img)
-	var buf bytes.Buffer
-	tw := tar.NewWriter(&buf)
-	for _, d := range []string{path.Dir(dir), dir} {
-		h := directory(d, kit.User{})
-		err = errors.Join(err, tw.WriteHeader(&h))
-	}
+	var files []embed.File
 	for _, name := range kit.AccountFiles() {
-		h := tar.Header{Name: path.Join(dir, name), Typeflag: tar.TypeReg, Mode: 0o444, Size: int64(len(accounts[name]))}
-		werr := tw.WriteHeader(&h)
-		if werr == nil {
-			_, werr = tw.Write(accounts[name])
-		}
-		err = errors.Join(err, werr)
+		files = append(files, embed.File{Path: path.Join(dir, name), Mode: 0o444, Data: accounts[name]})
 	}
-	if err = errors.Join(err, tw.Close()); err != nil {
+	var buf bytes.Buffer
+	if err := embed.Tar(&buf, files...); err != nil {
 		return fmt.Errorf("docker: pack the users of an image: %w", err)
 	}
 	last := kit.AccountFiles()[len(kit.AccountFiles())-1]

@@ -3,7 +3,6 @@
 package guestimage
 
 import (
-	"archive/tar"
 	"bytes"
 	"fmt"
 	"io"
@@ -68,39 +67,13 @@ func archive(guest []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	for i := range files {
+		files[i].Path = strings.TrimPrefix(path.Join(embed.Dir, files[i].Path), "/")
+		files[i].Mode |= 0o444
+	}
 	var buf bytes.Buffer
-	w, made := tar.NewWriter(&buf), map[string]bool{}
-	for _, f := range files {
-		full := strings.TrimPrefix(path.Join(embed.Dir, f.Path), "/")
-		if err := directories(w, path.Dir(full), made); err != nil {
-			return nil, err
-		}
-		h := &tar.Header{Name: full, Mode: int64(f.Mode.Perm() | 0o444), Size: int64(len(f.Data)), Typeflag: tar.TypeReg}
-		if f.Mode.Type() != 0 {
-			*h = tar.Header{Name: full, Mode: 0o777, Typeflag: tar.TypeSymlink, Linkname: string(f.Data)}
-		}
-		if err := w.WriteHeader(h); err != nil {
-			return nil, err
-		}
-		if h.Typeflag == tar.TypeReg {
-			if _, err := w.Write(f.Data); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return buf.Bytes(), w.Close()
-}
-
-// directories writes entries for a directory and its parents, except already written ones.
-func directories(w *tar.Writer, dir string, made map[string]bool) error {
-	if dir == "." || made[dir] {
-		return nil
-	}
-	if err := directories(w, path.Dir(dir), made); err != nil {
-		return err
-	}
-	made[dir] = true
-	return w.WriteHeader(&tar.Header{Name: dir + "/", Mode: 0o755, Typeflag: tar.TypeDir})
+	err = embed.Tar(&buf, files...)
+	return buf.Bytes(), err
 }
 
 // Write writes the image in the format of `docker save`, under the name ref. `docker load`, `ctr images import`, and

@@ -1,13 +1,11 @@
 package kit
 
 import (
-	"archive/tar"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"syscall"
 
@@ -126,34 +124,5 @@ func TarGuest(w io.Writer, g *backend.Guest, arch string, last embed.File) (size
 	if err != nil {
 		return 0, err
 	}
-	size = len(files[len(files)-1].Data)
-	tw := tar.NewWriter(w)
-	dirs := map[string]bool{".": true}
-	for _, f := range append(files, last) {
-		for _, h := range headers(f, dirs) {
-			if err := tw.WriteHeader(&h); err != nil {
-				return 0, err
-			}
-		}
-		if f.Mode.IsRegular() {
-			if _, err := tw.Write(f.Data); err != nil {
-				return 0, err
-			}
-		}
-	}
-	return size, tw.Close()
-}
-
-// headers returns the headers of a file and of the parent directories, except for directories in dirs.
-func headers(f embed.File, dirs map[string]bool) []tar.Header {
-	h := tar.Header{Name: f.Path, Typeflag: tar.TypeReg, Mode: int64(f.Mode.Perm()), Size: int64(len(f.Data))}
-	if f.Mode.Type() == fs.ModeSymlink {
-		h = tar.Header{Name: f.Path, Typeflag: tar.TypeSymlink, Mode: 0o777, Linkname: string(f.Data)}
-	}
-	all := []tar.Header{h}
-	for dir := path.Dir(f.Path); !dirs[dir]; dir = path.Dir(dir) {
-		dirs[dir] = true
-		all = append([]tar.Header{{Name: dir + "/", Typeflag: tar.TypeDir, Mode: 0o755}}, all...)
-	}
-	return all
+	return len(files[len(files)-1].Data), embed.Tar(w, append(files, last)...)
 }
