@@ -93,10 +93,7 @@ func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	if err != nil {
 		return backend.Info{}, err
 	}
-	pod, err := d.manifest(p)
-	if err != nil {
-		return backend.Info{}, err
-	}
+	pod := d.manifest(p)
 	if err := d.isolate(ctx, p.Spec.Network, pod.Labels); err != nil {
 		return backend.Info{}, err
 	}
@@ -119,10 +116,6 @@ func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 // ensureClaim creates the claim of a session's workspace if it does not exist or is being deleted. It first reads the
 // claim, because the server checks an exhausted quota before it checks whether the claim exists.
 func (d *driver) ensureClaim(ctx context.Context, p *plan) error {
-	c, err := d.claim(p)
-	if err != nil {
-		return err
-	}
 	old, there, err := d.getClaim(ctx, p.name)
 	if err == nil && old.DeletionTimestamp != nil {
 		if err = d.awaitClaim(ctx, old); err == nil {
@@ -130,7 +123,7 @@ func (d *driver) ensureClaim(ctx context.Context, p *plan) error {
 		}
 	}
 	if errors.Is(err, backend.ErrNotFound) {
-		_, err = kit.Finish(ctx, d.calls, "create workspace", kit.With(d.api.volumes.Create, c))
+		_, err = kit.Finish(ctx, d.calls, "create workspace", kit.With(d.api.volumes.Create, d.claim(p)))
 		if !errors.Is(err, backend.ErrExists) {
 			return err
 		}

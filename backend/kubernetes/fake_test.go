@@ -98,12 +98,10 @@ func TestRollbackOfClaim(t *testing.T) {
 			deleted.Store(true)
 			return &metav1.Status{Status: metav1.StatusSuccess}
 		case strings.Contains(r.URL.Path, "/persistentvolumeclaims/"):
-			meta, err := p.metaOf(backend.RoleWorkspace)
-			must(t, err)
+			meta := p.metaOf(backend.RoleWorkspace)
 			return &corev1.PersistentVolumeClaim{ObjectMeta: meta}
 		}
-		meta, err := p.metaOf(backend.RoleSandbox)
-		must(t, err)
+		meta := p.metaOf(backend.RoleSandbox)
 		return &corev1.Pod{ObjectMeta: meta}
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -118,8 +116,7 @@ func TestRollbackOfClaim(t *testing.T) {
 func TestExecRejected(t *testing.T) {
 	t.Parallel()
 	p := planOf(t)
-	meta, err := p.metaOf(backend.RoleSandbox)
-	must(t, err)
+	meta := p.metaOf(backend.RoleSandbox)
 	pod := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: "n"}}
 	var exec metav1.Status
 	d := fakeDriver(t, func(r *http.Request) any {
@@ -139,7 +136,7 @@ func TestExecRejected(t *testing.T) {
 	}
 	d.opts.PullTimeout = time.Second
 	exec = metav1.Status{Code: http.StatusInternalServerError, Message: "error dialing backend: connection refused"}
-	_, err = d.await(t.Context(), pod, "", p.id())
+	_, err := d.await(t.Context(), pod, "", p.id())
 	if !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "error dialing backend") {
 		t.Errorf("%v, want ErrUnavailable with the reason", err)
 	}
@@ -173,8 +170,7 @@ func TestInjected(t *testing.T) {
 	t.Parallel()
 	mine := map[string]string{"example.com/team": "ml"}
 	d := &driver{opts: Options{Labels: mine, Annotations: mine, GuestImage: "guest:1", StorageClass: "standard"}}
-	pod, err := d.manifest(planOf(t))
-	must(t, err)
+	pod := d.manifest(planOf(t))
 	want := pod.DeepCopy()
 	pod.Labels["injected"], pod.Annotations["ovn.kubernetes.io/ip_address"] = "true", "10.0.0.7"
 	mount, sidecar := corev1.VolumeMount{Name: "mesh", MountPath: "/mesh"}, corev1.Container{Name: "mesh"}
@@ -191,8 +187,7 @@ func TestInjected(t *testing.T) {
 // TestDeletedPod verifies that a creation waits for an earlier pod of the session that is being deleted.
 func TestDeletedPod(t *testing.T) {
 	t.Parallel()
-	meta, err := planOf(t).metaOf(backend.RoleSandbox)
-	must(t, err)
+	meta := planOf(t).metaOf(backend.RoleSandbox)
 	old := meta.DeepCopy()
 	old.UID, old.DeletionTimestamp = "old", &metav1.Time{Time: time.Now()}
 	var gets atomic.Int32
@@ -214,8 +209,7 @@ func TestDeletedPod(t *testing.T) {
 func TestDeletedClaim(t *testing.T) {
 	t.Parallel()
 	p := planOf(t)
-	meta, err := p.metaOf(backend.RoleWorkspace)
-	must(t, err)
+	meta := p.metaOf(backend.RoleWorkspace)
 	meta.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 	var gets atomic.Int32
 	var created atomic.Bool
@@ -239,8 +233,7 @@ func TestDeletedClaim(t *testing.T) {
 func TestStartWithoutClaim(t *testing.T) {
 	t.Parallel()
 	p := planOf(t)
-	meta, err := p.metaOf(backend.RoleSandbox)
-	must(t, err)
+	meta := p.metaOf(backend.RoleSandbox)
 	volume := corev1.PersistentVolumeClaimVolumeSource{ClaimName: p.name}
 	pod := &corev1.Pod{ObjectMeta: meta, Status: corev1.PodStatus{Phase: corev1.PodFailed}}
 	pod.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &volume}}}

@@ -93,13 +93,11 @@ func reserved(key string) bool {
 }
 
 // metaOf returns the name, labels, and annotations of an object of a planned sandbox.
-func (p *plan) metaOf(role string) (metav1.ObjectMeta, error) {
+func (p *plan) metaOf(role string) metav1.ObjectMeta {
 	values := p.SandboxLabels(p.guest)
 	values[backend.LabelRole] = role
-	record, err := json.Marshal(config{Record: p.Record(backend.WorkspaceWatched), Values: values, Labels: p.Spec.Labels})
-	if err != nil {
-		return metav1.ObjectMeta{}, fmt.Errorf("kubernetes: annotation %s: %w", labelConfig, err)
-	}
+	c := config{Record: p.Record(backend.WorkspaceWatched), Values: values, Labels: p.Spec.Labels}
+	record, _ := json.Marshal(c) // cannot fail: texts and numbers
 	m := metav1.ObjectMeta{
 		Name: p.name,
 		Labels: map[string]string{
@@ -115,7 +113,7 @@ func (p *plan) metaOf(role string) (metav1.ObjectMeta, error) {
 			m.Labels[k] = labelValue(v)
 		}
 	}
-	return m, nil
+	return m
 }
 
 // configOf decodes the annotation created by metaOf. It returns false if the object does not belong to a sandbox.

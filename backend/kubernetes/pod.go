@@ -31,12 +31,8 @@ const (
 )
 
 // manifest returns the pod for a planned sandbox.
-func (d *driver) manifest(p *plan) (*corev1.Pod, error) {
-	meta, err := p.metaOf(backend.RoleSandbox)
-	if err != nil {
-		return nil, err
-	}
-	l := p.Spec.Limits
+func (d *driver) manifest(p *plan) *corev1.Pod {
+	meta, l := p.metaOf(backend.RoleSandbox), p.Spec.Limits
 	maps.Copy(meta.Labels, d.opts.Labels)
 	maps.Copy(meta.Annotations, d.opts.Annotations)
 	pod := &corev1.Pod{ObjectMeta: meta, Spec: d.podSpec(p.User)}
@@ -71,7 +67,7 @@ func (d *driver) manifest(p *plan) (*corev1.Pod, error) {
 	}
 	nameUser(pod, p)
 	d.deliverGuest(s)
-	return pod, nil
+	return pod
 }
 
 // nameUser adds files with the sandbox's user, which the kubelet writes from annotations. They replace the files of the
@@ -223,17 +219,14 @@ func (d *driver) workspaceVolume(p *plan) corev1.Volume {
 }
 
 // claim returns the claim for a session's workspace.
-func (d *driver) claim(p *plan) (*corev1.PersistentVolumeClaim, error) {
-	meta, err := p.metaOf(backend.RoleWorkspace)
-	if err != nil {
-		return nil, err
-	}
+func (d *driver) claim(p *plan) *corev1.PersistentVolumeClaim {
+	meta := p.metaOf(backend.RoleWorkspace)
 	return &corev1.PersistentVolumeClaim{ObjectMeta: meta, Spec: corev1.PersistentVolumeClaimSpec{
 		StorageClassName: &d.opts.StorageClass, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{
 			corev1.ResourceStorage: quantity(max(p.Spec.Limits.WorkspaceBytes, 1<<20)),
 		}},
-	}}, nil
+	}}
 }
 
 func pullPolicy(p backend.PullPolicy) corev1.PullPolicy {
