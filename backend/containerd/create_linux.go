@@ -107,10 +107,6 @@ func (c *creation) createRecord(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("containerd: container: %w", err)
 	}
-	ext, err := c.rec.extension()
-	if err != nil {
-		return fmt.Errorf("containerd: container: %w", err)
-	}
 	unlock, err := c.b.lock(ctx, c.rec.session)
 	if err != nil {
 		return err
@@ -125,7 +121,7 @@ func (c *creation) createRecord(ctx context.Context) error {
 			ID: c.rec.id, Labels: c.rec.labels, Image: c.rec.image, Spec: spec,
 			Runtime:     containers.RuntimeInfo{Name: plugins.RuntimeRuncV2, Options: runtime},
 			Snapshotter: c.rec.snapshotter, SnapshotKey: c.rec.id,
-			Extensions: map[string]typeurl.Any{configKey: ext},
+			Extensions: map[string]typeurl.Any{configKey: c.rec.extension()},
 		})
 	})
 	if err != nil {

@@ -81,11 +81,9 @@ func TestSlowShim(t *testing.T) {
 	r.config.State, r.config.Cgroup = root, "/x/"+r.id
 	checktest.Must(t, os.MkdirAll(r.state().sandbox(r.id), 0o700))
 	checktest.Must(t, r.markStarted())
-	extension, err := r.extension()
-	checktest.Must(t, err)
 	unknown := &apitask.Process{ID: r.id}
 	store := oneContainer{container: containers.Container{
-		ID: r.id, Labels: r.labels, Extensions: map[string]typeurl.Any{configKey: extension},
+		ID: r.id, Labels: r.labels, Extensions: map[string]typeurl.Any{configKey: r.extension()},
 	}}
 	for name, tc := range map[string]struct {
 		tasks fakeTasks

@@ -2,7 +2,6 @@ package containerd
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -85,12 +84,9 @@ func (b *driver) newRecord(p *plan, img *image, nonce string) *record {
 	}
 }
 
-func (r *record) extension() (typeurl.Any, error) {
-	js, err := json.Marshal(r.config)
-	if err != nil {
-		return nil, fmt.Errorf("containerd: record: %w", err)
-	}
-	return &anypb.Any{TypeUrl: configType, Value: js}, nil
+func (r *record) extension() typeurl.Any {
+	js, _ := json.Marshal(r.config) // cannot fail: texts and numbers
+	return &anypb.Any{TypeUrl: configType, Value: js}
 }
 
 // readRecord parses a record written by Create. It returns false if the container is not a sandbox of this driver.

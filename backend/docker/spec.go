@@ -3,7 +3,6 @@ package docker
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -70,8 +69,8 @@ func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) 
 	if err := checked.ResolveMounts(b.isElsewhere, e.root); err != nil {
 		return nil, err
 	}
-	p.labels, err = p.makeLabels(b.opts.Guest.Version)
-	return p, err
+	p.labels = p.makeLabels(b.opts.Guest.Version)
+	return p, nil
 }
 
 // isElsewhere reports whether a directory to mount is probably on another host. The engine then checks the directory.
@@ -81,17 +80,14 @@ func (b *driver) isElsewhere(dir string) bool {
 }
 
 // makeLabels merges the user's labels with Workcell's labels.
-func (p *plan) makeLabels(guest string) (map[string]string, error) {
+func (p *plan) makeLabels(guest string) map[string]string {
 	names := slices.Sorted(maps.Keys(p.Spec.Labels))
-	js, err := json.Marshal(config{Record: p.Record(backend.WorkspaceWatched), Labels: names})
-	if err != nil {
-		return nil, fmt.Errorf("docker: label %s: %w", labelConfig, err)
-	}
+	js, _ := json.Marshal(config{Record: p.Record(backend.WorkspaceWatched), Labels: names}) // cannot fail: texts, numbers
 	l := map[string]string{}
 	maps.Copy(l, p.Spec.Labels)
 	maps.Copy(l, p.SandboxLabels(guest))
 	l[labelConfig], l[labelBuilding] = string(js), ""
-	return l, nil
+	return l
 }
 
 func (b *driver) containerConfig(p *plan) *container.Config {
