@@ -201,7 +201,7 @@ func (b *driver) hold(ctx context.Context, session, nonce string, meant func(wor
 		x, err := b.readSandbox(session)
 		if err != nil {
 			w, err := b.dirs.readOwner(session)
-			if err != nil && !errors.Is(err, errDamaged) || !meant(w) || host.Exists(b.dirs.sandbox(session)) {
+			if errors.Is(err, os.ErrNotExist) || !meant(w) || host.Exists(b.dirs.sandbox(session)) {
 				return nil, nil
 			}
 			x, err = b.takeName(nameOnly(session, w.Instance, nonce))

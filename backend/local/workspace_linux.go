@@ -181,13 +181,7 @@ func (b *driver) settle(x *sandbox) error {
 // workspace without a Maker.
 func (b *driver) removeWorkspace(ctx context.Context, session string, meant func(workspace) bool) error {
 	w, err := b.dirs.readOwner(session)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil && !errors.Is(err, errDamaged) {
-		return failed("cannot read the owner of a workspace", err)
-	}
-	if !meant(w) {
+	if errors.Is(err, os.ErrNotExist) || !meant(w) {
 		return nil
 	}
 	if err := b.endFormer(ctx, w); err != nil {
