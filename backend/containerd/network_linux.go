@@ -229,10 +229,7 @@ func deleteNetns(path string) error {
 			return stateError("delete network namespace", err)
 		}
 	}
-	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
-		return stateError("delete network namespace", err)
-	}
-	return nil
+	return stateError("delete network namespace", kit.Ignore(os.Remove(path), os.ErrNotExist))
 }
 
 // resolvers returns the host's name servers, except servers on loopback addresses. If systemd-resolved listens on

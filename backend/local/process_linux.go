@@ -170,8 +170,5 @@ func settleScore(pid int) error {
 		return writeFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", strconv.Itoa(score))
 	}
 	err = set(sort.Search(max(own, 0), func(score int) bool { return set(score) == nil }))
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-		return nil // the process has exited and reported the reason
-	}
-	return err
+	return host.Ignore(err, os.ErrNotExist, unix.ESRCH) // the process has exited and reported the reason
 }

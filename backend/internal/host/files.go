@@ -70,6 +70,14 @@ func IsAny(err error, kinds ...error) bool {
 	return slices.ContainsFunc(kinds, func(kind error) bool { return errors.Is(err, kind) })
 }
 
+// Ignore returns nil if err matches one of these errors.
+func Ignore(err error, kinds ...error) error {
+	if IsAny(err, kinds...) {
+		return nil
+	}
+	return err
+}
+
 // Sync flushes a file or a directory to the disk.
 func Sync(path string) error {
 	f, err := os.Open(path)

@@ -90,11 +90,7 @@ func (p Processes) Thaw() error {
 	if p.group == "" {
 		return nil
 	}
-	err := p.write("THAWED", "0")
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-		return nil
-	}
-	return err
+	return Ignore(p.write("THAWED", "0"), os.ErrNotExist, unix.ENODEV)
 }
 
 func (p Processes) write(v1, v2 string) error {

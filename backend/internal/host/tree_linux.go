@@ -34,7 +34,7 @@ func RemoveTree(ctx context.Context, dir string) error {
 	for {
 		left, err := r.empty(top)
 		if err == nil && !left {
-			err = ignoreMissing(unix.Rmdir(dir))
+			err = Ignore(unix.Rmdir(dir), unix.ENOENT)
 			if err == nil {
 				return nil
 			}
@@ -111,43 +111,33 @@ func Chmod(dirfd int, name string, mode uint32) error {
 }
 
 func (r *remover) remove(dirfd int, name string) error {
-	err := unix.Unlinkat(dirfd, name, 0)
-	if err == nil || errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if errors.Is(err, unix.EBUSY) {
-		return ErrMounted
-	}
-	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
-		return err
-	}
-	err = unix.Unlinkat(dirfd, name, unix.AT_REMOVEDIR)
-	if err == nil || errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if errors.Is(err, unix.EBUSY) { // never unmount a foreign mount
-		return ErrMounted
+	for _, flags := range []int{0, unix.AT_REMOVEDIR} {
+		switch err := unix.Unlinkat(dirfd, name, flags); {
+		case err == nil, errors.Is(err, unix.ENOENT):
+			return nil
+		case errors.Is(err, unix.EBUSY): // never unmount a foreign mount
+			return ErrMounted
+		case flags == 0 && !IsAny(err, unix.EISDIR, unix.EPERM):
+			return err
+		}
 	}
 	// An unprivileged user needs write permission on a directory to change or move it.
 	if err := Chmod(dirfd, name, 0o700); err != nil {
-		return ignoreMissing(err)
+		return Ignore(err, unix.ENOENT)
 	}
 	if dirfd != r.top {
 		return r.lift(dirfd, name)
 	}
 	fd, err := openDir(dirfd, name, unix.RESOLVE_NO_XDEV)
 	if err != nil {
-		return ignoreMissing(err)
+		return Ignore(err, unix.ENOENT)
 	}
 	_, err = r.empty(fd)
 	if err := errors.Join(err, unix.Close(fd)); err != nil {
 		return err
 	}
-	err = unix.Unlinkat(dirfd, name, unix.AT_REMOVEDIR)
-	if errors.Is(err, unix.ENOTEMPTY) {
-		return nil // the next pass removes it
-	}
-	return ignoreMissing(err)
+	// If the directory has new entries, the next pass removes it.
+	return Ignore(unix.Unlinkat(dirfd, name, unix.AT_REMOVEDIR), unix.ENOENT, unix.ENOTEMPTY)
 }
 
 // lift moves a directory to the top.
@@ -156,14 +146,7 @@ func (r *remover) lift(dirfd int, name string) error {
 		r.moved++
 		err := unix.Renameat2(dirfd, name, r.top, fmt.Sprintf(".lifted-%d", r.moved), unix.RENAME_NOREPLACE)
 		if !errors.Is(err, unix.EEXIST) {
-			return ignoreMissing(err)
+			return Ignore(err, unix.ENOENT)
 		}
 	}
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	return err
 }

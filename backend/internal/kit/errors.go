@@ -90,12 +90,7 @@ func ended(ctx context.Context) error {
 }
 
 // Ignore returns nil if err matches one of these errors.
-func Ignore(err error, kinds ...error) error {
-	if host.IsAny(err, kinds...) {
-		return nil
-	}
-	return err
-}
+func Ignore(err error, kinds ...error) error { return host.Ignore(err, kinds...) }
 
 // Unexplained reports whether an engine failed without a known class of failure.
 func Unexplained(err error) bool {

@@ -334,10 +334,7 @@ func (w *Workspace) release() error {
 	if err := w.Processes.Thaw(); err != nil {
 		return err
 	}
-	if err := os.Remove(w.path(busyFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
+	return host.Ignore(os.Remove(w.path(busyFile)), os.ErrNotExist)
 }
 
 // Busy reports whether an operation is in progress or was interrupted. Before the sandbox is used or stopped, the

@@ -740,11 +740,11 @@ func changedBefore(st *unix.Stat_t, t time.Time) bool {
 func (m *mirror) copyXattrs(src, dst int) error {
 	n, err := unix.Flistxattr(src, nil)
 	if err != nil || n == 0 {
-		return ignoreUnsupported(err)
+		return host.Ignore(err, unix.EOPNOTSUPP)
 	}
 	buf := make([]byte, n+4096)
 	if n, err = unix.Flistxattr(src, buf); err != nil {
-		return ignoreUnsupported(err)
+		return host.Ignore(err, unix.EOPNOTSUPP)
 	}
 	for name := range strings.SplitSeq(string(buf[:n]), "\x00") {
 		ofProgram := strings.HasPrefix(name, "user.") || strings.HasPrefix(name, aclPrefix)
@@ -760,7 +760,7 @@ func (m *mirror) copyXattrs(src, dst int) error {
 			err = unix.Fsetxattr(dst, name, value[:size], 0)
 		}
 		if err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.EACCES) { // the mode denies access
-			return ignoreUnsupported(err)
+			return host.Ignore(err, unix.EOPNOTSUPP)
 		}
 	}
 	return nil
@@ -779,13 +779,6 @@ func (m *mirror) shiftACL(list []byte) {
 			binary.LittleEndian.PutUint32(list[at+4:], uint32(id)) //nolint:gosec // an id of the other block
 		}
 	}
-}
-
-func ignoreUnsupported(err error) error {
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		return nil
-	}
-	return err
 }
 
 // removeTree removes a subdirectory. It uses the path of the open directory, because a full path could be too long.
