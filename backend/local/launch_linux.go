@@ -49,19 +49,20 @@ func (b *driver) fork(i ids, listener, log *os.File) (*launching, error) {
 		return nil, fmt.Errorf("local: %w", host.Public(err))
 	}
 	defer null.Close()
-	config, theirConfig, err := pipe(1)
+	theirConfig, config, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return nil, failed("creating a pipe", err)
 	}
 	defer theirConfig.Close()
-	status, theirStatus, err := pipe(0)
+	status, theirStatus, err := os.Pipe()
 	if err != nil {
-		return nil, errors.Join(err, config.Close())
+		return nil, errors.Join(failed("creating a pipe", err), config.Close())
 	}
 	defer theirStatus.Close()
 	listener, log = cmp.Or(listener, null), cmp.Or(log, null)
 	uids, gids := i.mappings()
 	pidfd := -1
+	// Fd makes the launcher's ends blocking. The other ends stay non-blocking, so waiting for them needs no thread.
 	files := []uintptr{null.Fd(), null.Fd(), log.Fd(), theirConfig.Fd(), theirStatus.Fd(), listener.Fd()}
 	file := filepath.Join(b.guest, filepath.Base(embed.Path))
 	pid, err := syscall.ForkExec(file, []string{filepath.Base(file), launch.Command}, &syscall.ProcAttr{
@@ -79,18 +80,6 @@ func (b *driver) fork(i ids, listener, log *os.File) (*launching, error) {
 		return nil, errors.Join(failed("setting the OOM score", err), config.Close(), status.Close())
 	}
 	return &launching{pid: pid, config: config, status: status, own: b.dirs.root}, nil
-}
-
-// pipe creates a pipe. The end with the index own stays in this process, and waiting for it needs no thread.
-func pipe(own int) (ours, theirs *os.File, err error) {
-	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-		return nil, nil, fmt.Errorf("local: creating a pipe: %w", err)
-	}
-	if err := unix.SetNonblock(p[own], true); err != nil {
-		return nil, nil, fmt.Errorf("local: creating a pipe: %w", errors.Join(err, unix.Close(p[0]), unix.Close(p[1])))
-	}
-	return os.NewFile(uintptr(p[own]), "ours"), os.NewFile(uintptr(p[1-own]), "theirs"), nil
 }
 
 // configure sends the configuration. The launcher builds the sandbox and then waits for release.
