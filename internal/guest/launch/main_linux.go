@@ -77,12 +77,9 @@ func tell(err error) int {
 			r = &Report{Isolation: IsolationConfig, What: err.Error()}
 		}
 	}
-	b, err := json.Marshal(r)
-	if err == nil {
-		_, err = unix.Write(StatusFD, b)
-	}
-	if err != nil { // the host has exited
-		return 1
+	b, _ := json.Marshal(r) // cannot fail: texts and a number
+	if _, err := unix.Write(StatusFD, b); err != nil {
+		return 1 // the host has exited
 	}
 	return code
 }

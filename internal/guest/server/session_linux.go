@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -50,10 +49,10 @@ var operations = map[wire.Op]handler{
 func decoded[T any](serve func(*Server, *request, *T) error) handler {
 	return func(s *Server, r *request) error {
 		msg := new(T)
-		if err := wire.Decode(r.arg, r.body, msg); err != nil {
+		if err := wire.Decode(r.env.Arg, r.body, msg); err != nil {
 			return wire.Errorf(wire.CodeInvalid, "%v", err)
 		}
-		r.arg, r.body = nil, nil // frees memory, because a command may run for a long time
+		r.env.Arg, r.body = nil, nil // frees memory, because a command may run for a long time
 		return serve(s, r, msg)
 	}
 }
@@ -87,8 +86,7 @@ type request struct {
 	*yamux.Stream // one Write keeps the frames together
 	mux           *yamux.Session
 	conn          *sessionConn
-	op            wire.Op
-	arg           json.RawMessage
+	env           wire.Envelope
 	body          []byte
 	more          []byte // data of the stream read by present
 	cancelled     bool   // the host canceled the request; set before watch closes the channel
@@ -101,12 +99,12 @@ func (s *Server) serveStream(r *request) {
 	if errors.Is(err, io.EOF) || r.mux.IsClosed() {
 		return
 	}
-	serve := operations[r.op]
+	serve := operations[r.env.Op]
 	switch {
 	case err != nil:
 		err = wire.Errorf(wire.CodeInvalid, "%v", err)
 	case serve == nil:
-		err = wire.Errorf(wire.CodeUnsupported, "unknown request %.40q", r.op)
+		err = wire.Errorf(wire.CodeUnsupported, "unknown request %.40q", r.env.Op)
 	default:
 		err = serve(s, r)
 	}
@@ -123,12 +121,8 @@ func (r *request) read() error {
 	if f.Kind != wire.KindRequest {
 		return fmt.Errorf("frame kind %d instead of a request", f.Kind)
 	}
-	var env wire.Envelope
-	if err := wire.Decode(f.Head, nil, &env); err != nil {
-		return err
-	}
-	r.op, r.arg, r.body = env.Op, env.Arg, f.Body
-	return nil
+	r.body = f.Body
+	return wire.Decode(f.Head, nil, &r.env)
 }
 
 // Answer sends the response.
@@ -142,14 +136,11 @@ func (r *request) Answer(msg any) error {
 }
 
 func (r *request) fail(err error) {
-	var e *wire.Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*wire.Error](err)
+	if !ok {
 		e = wire.Errorf(wire.CodeInternal, "%v", err)
 	}
-	b, err := wire.AppendError(nil, e)
-	if err != nil {
-		return // cannot happen: an Error consists of three strings
-	}
+	b, _ := wire.AppendError(nil, e) // cannot fail: an Error consists of three strings
 	r.write(b)
 }
 
