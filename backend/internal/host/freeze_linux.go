@@ -200,11 +200,8 @@ func (p Processes) SharedFiles(ctx context.Context) (inodes map[uint64]bool, kno
 // sharedFiles adds the shared files of one thread to inodes. It returns the thread's number of mappings.
 func sharedFiles(maps string, inodes map[uint64]bool) (n int, err error) {
 	f, err := os.Open(maps)
-	if errors.Is(err, unix.ESRCH) { // the thread has exited
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
+	if err != nil { // ESRCH: the thread has exited
+		return 0, Ignore(err, unix.ESRCH)
 	}
 	defer f.Close()
 	scan := bufio.NewScanner(f)

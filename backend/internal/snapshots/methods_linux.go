@@ -2,10 +2,10 @@ package snapshots
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
 // Methods implements the snapshot methods of a driver. Drivers embed it. R is the driver's record of a sandbox.
@@ -59,11 +59,8 @@ func (m *Methods[R]) unfinished(ctx context.Context, sandbox R, f func(*Workspac
 		return err
 	}
 	w, err := m.Workspace(ctx, sandbox)
-	switch {
-	case errors.Is(err, backend.ErrUnsupported): // a process with more privileges began the operation
-		return nil
-	case err != nil:
-		return err
+	if err != nil { // ErrUnsupported: a process with more privileges began the operation
+		return host.Ignore(err, backend.ErrUnsupported)
 	}
 	if err := f(w, ctx); err != nil {
 		return fmt.Errorf("%s: the workspace is only partly rolled back: %w", m.Driver, classed(err))

@@ -368,11 +368,8 @@ func (w *Workspace) Thaw(ctx context.Context) error {
 // recover implements Recover; the caller must hold the lock. It also removes incomplete snapshots.
 func (w *Workspace) recover(ctx context.Context) error {
 	entries, err := os.ReadDir(w.path())
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
-		return classed(err)
+		return classed(host.Ignore(err, os.ErrNotExist))
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), newPrefix) || strings.HasPrefix(e.Name(), goneName) {
@@ -383,11 +380,8 @@ func (w *Workspace) recover(ctx context.Context) error {
 	}
 	var b busy
 	err = host.ReadJSON(w.path(busyFile), &b) // after a crash of the host, the file may be empty if it names no snapshot
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
 	if _, unread := errors.AsType[*os.PathError](err); unread {
-		return classed(err)
+		return classed(host.Ignore(err, os.ErrNotExist))
 	}
 	switch _, err := w.read(b.Rollback); {
 	case host.IsAny(err, backend.ErrNotFound, backend.ErrInvalid):

@@ -153,11 +153,8 @@ func (m *mirror) dir(src int, l *level) error {
 // below copies a subdirectory.
 func (m *mirror) below(src int, l *level, name string) (err error) {
 	from, leave, err := m.enter(src, name)
-	if host.IsAny(err, unix.ENOENT, unix.ENOTDIR, unix.ELOOP) { // a command replaced it
-		return nil
-	}
-	if err != nil {
-		return err
+	if err != nil { // perhaps a command replaced it
+		return host.Ignore(err, unix.ENOENT, unix.ENOTDIR, unix.ELOOP)
 	}
 	defer func() { err = errors.Join(err, leave()) }()
 	made := unix.Mkdirat(l.dst, name, 0o700)
@@ -233,10 +230,8 @@ func (m *mirror) back(src, dst int) error {
 func (m *mirror) remove(dst int, name string) error {
 	st, err := stat(dst, name)
 	switch {
-	case errors.Is(err, unix.ENOENT):
-		return nil
 	case err != nil:
-		return err
+		return host.Ignore(err, unix.ENOENT)
 	case isDir(st):
 		return removeTree(m.ctx, dst, name)
 	}
@@ -246,11 +241,8 @@ func (m *mirror) remove(dst int, name string) error {
 // regular copies a file with a single name, unless the target already has the file.
 func (m *mirror) regular(src int, l *level, name string) error {
 	fd, err := openFile(src, name)
-	if host.IsAny(err, unix.ENOENT, unix.ELOOP, unix.ENXIO) { // a command replaced it
-		return nil
-	}
-	if err != nil {
-		return err
+	if err != nil { // perhaps a command replaced it
+		return host.Ignore(err, unix.ENOENT, unix.ELOOP, unix.ENXIO)
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
@@ -274,11 +266,8 @@ func (m *mirror) regular(src int, l *level, name string) error {
 // keeps reports whether the target already has the file. Otherwise it removes the existing entry with this name.
 func (m *mirror) keeps(src file, dst int, name string) (bool, error) {
 	have, err := stat(dst, name)
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
 	if err != nil {
-		return false, err
+		return false, host.Ignore(err, unix.ENOENT)
 	}
 	if m.same != nil && have.Mode&unix.S_IFMT == unix.S_IFREG && m.same(src, have) {
 		return true, nil
@@ -693,11 +682,8 @@ func markName() string {
 
 // mark stores the fingerprint of the original in a copy, to avoid the copy of an unchanged file in a rollback.
 func mark(of *unix.Stat_t, copy int) error {
-	err := unix.Fsetxattr(copy, markName(), fingerprint(of), 0)
-	if host.IsAny(err, unix.EOPNOTSUPP, unix.ENOSPC, unix.EPERM, unix.EACCES) { // then a rollback copies it
-		return nil
-	}
-	return err
+	err := unix.Fsetxattr(copy, markName(), fingerprint(of), 0) // without it, a rollback copies the file
+	return host.Ignore(err, unix.EOPNOTSUPP, unix.ENOSPC, unix.EPERM, unix.EACCES)
 }
 
 // fingerprint returns a different value for every file of a file system and every state of the file.
