@@ -48,13 +48,10 @@ type driver struct {
 // New connects to containerd. ctx and Options.Patience bound the connection attempt. If containerd does not respond,
 // New returns ErrUnavailable. If the host cannot run hardened sandboxes, New returns ErrUnsupported.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
-	b := new(driver)
-	if opts != nil {
-		b.opts = *opts
-		b.opts.AllowNets = slices.Clone(opts.AllowNets)
-		b.opts.CNI.BinDirs = slices.Clone(opts.CNI.BinDirs)
-		b.opts.OCIRuntimes = maps.Clone(opts.OCIRuntimes)
-	}
+	b := &driver{opts: *cmp.Or(opts, &Options{})}
+	b.opts.AllowNets = slices.Clone(b.opts.AllowNets)
+	b.opts.CNI.BinDirs = slices.Clone(b.opts.CNI.BinDirs)
+	b.opts.OCIRuntimes = maps.Clone(b.opts.OCIRuntimes)
 	if err := b.applyDefaults(); err != nil {
 		return nil, err
 	}

@@ -28,6 +28,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -111,12 +112,9 @@ type driver struct {
 // New connects to an engine. ctx and Options.Patience bound the connection attempt. If the engine does not respond, New
 // returns ErrUnavailable. If the engine cannot run Linux containers, New returns ErrUnsupported.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
-	b := new(driver)
-	if opts != nil {
-		b.opts = *opts
-		b.opts.AllowNets = slices.Clone(opts.AllowNets)
-	}
+	b := &driver{opts: *cmp.Or(opts, &Options{})}
 	o := &b.opts
+	o.AllowNets = slices.Clone(o.AllowNets)
 	if err := kit.Defaults("docker", o.Limits, &o.Guest, &o.Logger); err != nil {
 		return nil, err
 	}
