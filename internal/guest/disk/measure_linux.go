@@ -25,7 +25,7 @@ type scan struct {
 	uid   uint32
 	since int64               // skips entries without changes since this time, in Unix nanoseconds; 0 counts all
 	most  int64               // maximum number of entries to count
-	twice map[FileID]struct{} // counted files with several names or mounted by an engine
+	twice map[FileID]struct{} // counted files with several names, without a name, or mounted by an engine
 	ctx   context.Context
 	grown *growth // nil for layers
 	buf   []byte
@@ -213,7 +213,7 @@ func (s *scan) add(st *unix.Stat_t) {
 		if _, ok := s.twice[IDOf(st)]; ok {
 			return
 		}
-		if st.Nlink > 1 {
+		if st.Nlink != 1 {
 			s.twice[IDOf(st)] = struct{}{}
 		}
 	}
@@ -247,14 +247,9 @@ func (s *scan) addDeleted() {
 		}
 		for _, name := range names {
 			var st unix.Stat_t
-			if unix.Stat(filepath.Join(dir, name), &st) != nil || st.Dev != s.dev || st.Nlink != 0 ||
-				st.Mode&unix.S_IFMT != unix.S_IFREG {
-				continue
-			}
-			if _, ok := s.twice[IDOf(&st)]; !ok {
-				s.twice[IDOf(&st)] = struct{}{}
-				s.files++
-				s.bytes += st.Blocks * 512
+			if unix.Stat(filepath.Join(dir, name), &st) == nil && st.Dev == s.dev && st.Nlink == 0 &&
+				st.Mode&unix.S_IFMT == unix.S_IFREG {
+				s.add(&st)
 			}
 		}
 		if left -= len(names); left <= 0 {
