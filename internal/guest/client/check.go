@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -85,10 +86,7 @@ func checkRemoved(res *wire.RemoveResult) error {
 }
 
 func checkList(req *wire.ListRequest, res *wire.ListResult) error {
-	limit := req.Limit
-	if limit <= 0 {
-		limit = wire.DefaultListEntries
-	}
+	limit := cmp.Or(max(req.Limit, 0), wire.DefaultListEntries)
 	if len(res.Entries) > limit || res.Total < int64(len(res.Entries)) {
 		return protocolErrorf("list out of range")
 	}

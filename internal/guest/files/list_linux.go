@@ -1,6 +1,7 @@
 package files
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 
@@ -14,11 +15,8 @@ func (s *Service) List(r Request, req *wire.ListRequest) error {
 	if err != nil {
 		return err
 	}
-	l := &lister{limit: req.Limit, recursive: req.Recursive, buf: make([]byte, 1<<13)}
-	if l.limit <= 0 {
-		l.limit = wire.DefaultListEntries
-	}
-	l.limit = min(l.limit, wire.MaxListEntries)
+	limit := min(cmp.Or(max(req.Limit, 0), wire.DefaultListEntries), wire.MaxListEntries)
+	l := &lister{limit: limit, recursive: req.Recursive, buf: make([]byte, 1<<13)}
 	err = s.fs.Do(func() error {
 		f, err := root.open(rel, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK)
 		if err != nil {
