@@ -74,9 +74,8 @@ func (c *toolsCommand) request(method string, params, meta map[string]any, end t
 	}
 	params["_meta"] = all
 	err = conn.request(method, params, result)
-	var failure *toolFailure
 	switch {
-	case err == nil || errors.As(err, &failure):
+	case err == nil || errors.As(err, new(*toolFailure)):
 		return err
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &toolFailure{Code: "timeout", Message: "no answer within --timeout",

@@ -118,8 +118,7 @@ func (l *Listener) accept() (*Peer, error) {
 	}
 	p := &Peer{peerConn: &peerConn{call: k}}
 	err = k.keep(&p.Accepted, func() error { return checkAccepted(l.network, &p.Accepted) })
-	var refused *wire.Error
-	if errors.As(err, &refused) && refused.Code == wire.CodeNotFound {
+	if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Code == wire.CodeNotFound {
 		err = ErrNotListening
 	}
 	if err != nil {

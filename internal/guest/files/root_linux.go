@@ -133,9 +133,7 @@ var errEscapes = errors.New("path escapes from its root")
 
 // escapes reports whether os.Root refused to follow a path. In this case, the error has no errno.
 func escapes(err error) bool {
-	var errno unix.Errno
-	var answer *wire.Error
-	return err != nil && !errors.As(err, &errno) && !errors.As(err, &answer) &&
+	return err != nil && !errors.As(err, new(unix.Errno)) && !errors.As(err, new(*wire.Error)) &&
 		!errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist)
 }
 
@@ -202,8 +200,7 @@ func show(p string) string {
 
 // pathError converts the error of a file operation to an error with a code. p is the path from the request.
 func pathError(err error, p string) error {
-	var we *wire.Error
-	if err == nil || errors.As(err, &we) {
+	if err == nil || errors.As(err, new(*wire.Error)) {
 		return err
 	}
 	p = show(p)

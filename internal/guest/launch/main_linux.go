@@ -20,8 +20,7 @@ func failed(part, what string, err error) error {
 		return nil
 	}
 	r := &Report{Isolation: part, What: what}
-	var errno unix.Errno
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[unix.Errno](err); ok {
 		r.Errno = int(errno)
 	} else {
 		r.What += ": " + err.Error()
