@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"path"
 	"path/filepath"
@@ -32,7 +31,6 @@ type driver struct {
 
 	opts   Options
 	api    *ctrd.Client
-	log    *slog.Logger
 	engine engine
 	state  stateDir
 	sizing func(context.Context) (backend.Enforcement, error)
@@ -63,7 +61,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	}
 	b.api = api
 	b.calls = kit.New(kit.Options{
-		Name: "containerd", Log: b.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience,
+		Name: "containerd", Log: o.Logger, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience,
 		Context: muted, Native: native, Classify: classify,
 		Ping: func(ctx context.Context) error { _, err := api.Version(ctx); return err },
 	})
@@ -88,7 +86,6 @@ func (b *driver) applyDefaults() error {
 		return err
 	}
 	kit.Times(&o.CallTimeout, &o.Patience, &o.PullTimeout)
-	b.log = o.Logger
 	o.Address = cmp.Or(o.Address, DefaultAddress)
 	o.Namespace = cmp.Or(o.Namespace, DefaultNamespace)
 	o.OCIRuntime = cmp.Or(o.OCIRuntime, "runc")

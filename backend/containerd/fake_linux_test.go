@@ -62,7 +62,8 @@ func (f fakeTasks) List(context.Context, *tasks.ListTasksRequest,
 
 func fakeDriver(api *ctrd.Client) *driver {
 	return &driver{
-		api: api, log: slog.New(slog.DiscardHandler), opts: Options{CallTimeout: time.Minute, PullTimeout: time.Hour},
+		api:  api,
+		opts: Options{CallTimeout: time.Minute, PullTimeout: time.Hour, Logger: slog.New(slog.DiscardHandler)},
 		calls: kit.New(kit.Options{
 			Name: "containerd", Log: slog.New(slog.DiscardHandler), Limit: time.Minute, Patience: time.Minute,
 			Native: native, Classify: classify,

@@ -24,7 +24,7 @@ func (b *driver) leased(ctx context.Context, limit time.Duration, f func(context
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(kit.CleanupTimeout, b.opts.Patience))
 		defer cancel()
 		if err := service.Delete(ctx, l); err != nil {
-			b.log.Debug("containerd: cannot delete a lease, it will expire", "error", err)
+			b.opts.Logger.Debug("containerd: cannot delete a lease, it will expire", "error", err)
 		}
 	}()
 	return f(leases.WithLease(ctx, l.ID))
@@ -43,6 +43,6 @@ func (b *driver) collect(ctx context.Context) {
 		err = service.Delete(ctx, l, leases.SynchronousDelete)
 	}
 	if err != nil {
-		b.log.Debug("containerd: cannot collect garbage, containerd does it later", "error", err)
+		b.opts.Logger.Debug("containerd: cannot collect garbage, containerd does it later", "error", err)
 	}
 }

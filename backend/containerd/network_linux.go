@@ -188,7 +188,7 @@ func (b *driver) networkError(ctx context.Context, what string, err error) error
 	if ctx.Err() != nil {
 		return b.calls.Fail(ctx, what, ctx.Err())
 	}
-	b.log.Warn("containerd: network", "step", what, "error", err)
+	b.opts.Logger.Warn("containerd: network", "step", what, "error", err)
 	return b.calls.Error(what, backend.ErrUnsupported, kit.Scrub(err.Error()))
 }
 

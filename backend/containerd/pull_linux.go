@@ -47,7 +47,7 @@ func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backen
 func (b *driver) resolver(ctx context.Context) (_ remotes.Resolver, closeIdle func()) {
 	client := &http.Client{Transport: docker.DefaultHTTPTransport(nil)}
 	credentials := func(host string) (string, string, error) {
-		a := registryauth.Lookup(ctx, b.log, b.opts.ConfigDir, host)
+		a := registryauth.Lookup(ctx, b.opts.Logger, b.opts.ConfigDir, host)
 		if a.IdentityToken != "" {
 			return "", a.IdentityToken, nil // without a user
 		}

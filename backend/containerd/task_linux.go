@@ -147,7 +147,7 @@ func (b *driver) killTask(ctx context.Context, id string) error {
 		return b.calls.Do(ctx, "resume sandbox", func(ctx context.Context) error {
 			_, err := svc.Resume(ctx, &tasks.ResumeTaskRequest{ContainerID: id})
 			if err != nil {
-				b.log.Warn("containerd: a killed sandbox does not exit", "container", id, "error", err)
+				b.opts.Logger.Warn("containerd: a killed sandbox does not exit", "container", id, "error", err)
 			}
 			return nil
 		})

@@ -75,7 +75,7 @@ func (c *creation) createWithAccounts(ctx context.Context, create func() error) 
 		c.p.unnamed = true
 		if err = create(); err == nil {
 			c.b.guest.unnamed.Store(true)
-			c.b.log.Warn("docker: cannot mount /etc/passwd; the user of a sandbox has no name")
+			c.b.opts.Logger.Warn("docker: cannot mount /etc/passwd; the user of a sandbox has no name")
 		}
 	}
 	return err

@@ -18,7 +18,7 @@ func (b *driver) registryAuth(ctx context.Context, ref string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("reference: %w", err)
 	}
-	a := registryauth.Lookup(ctx, b.log, b.opts.ConfigDir, reference.Domain(named))
+	a := registryauth.Lookup(ctx, b.opts.Logger, b.opts.ConfigDir, reference.Domain(named))
 	if a == (types.AuthConfig{}) {
 		return "", nil
 	}

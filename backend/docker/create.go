@@ -74,7 +74,7 @@ func (c *creation) tidyLater(ctx context.Context) {
 	c.b.calls.Background(ctx, func(ctx context.Context) {
 		bound.Pause(c.b.calls.Life(), tidyDelay) // the caller's first command has priority over cleanup
 		if err := c.prepared(ctx); err != nil {
-			c.b.log.Warn("docker: cannot remove an init container", "session", c.p.Spec.ID, "error", err)
+			c.b.opts.Logger.Warn("docker: cannot remove an init container", "session", c.p.Spec.ID, "error", err)
 		}
 	})
 }
@@ -221,7 +221,7 @@ func (b *driver) startContainer(ctx context.Context, id string) error {
 	if whole || werr != nil {
 		return err
 	}
-	b.log.Warn("docker: the guest agent's volume is empty, filling it again")
+	b.opts.Logger.Warn("docker: the guest agent's volume is empty, filling it again")
 	if err := b.ensureGuest(ctx, volume, id); err != nil {
 		return err
 	}

@@ -95,7 +95,6 @@ type driver struct {
 
 	opts  Options
 	api   *client.Client
-	log   *slog.Logger
 	known atomic.Pointer[engine] // result of learn; nil before
 	near  atomic.Bool            // the engine's containers are processes of this host
 
@@ -120,15 +119,14 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	}
 	b.guest.init(o.Guest)
 	kit.Times(&o.CallTimeout, &o.Patience, &o.PullTimeout)
-	b.log = o.Logger
 	var err error
 	if b.api, err = newClient(b.opts); err != nil {
 		return nil, err
 	}
 	b.workspaceSnapshots = b.snapshotMethods()
 	b.calls = kit.New(kit.Options{
-		Name: "docker", Log: b.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Classify: classify,
-		Ping: func(ctx context.Context) error { _, err := b.api.Ping(ctx); return err },
+		Name: "docker", Log: o.Logger, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience,
+		Classify: classify, Ping: func(ctx context.Context) error { _, err := b.api.Ping(ctx); return err },
 	})
 	b.pulls = kit.NewPulls(b.calls, o.PullTimeout)
 	if err := b.probe(ctx); err != nil {

@@ -156,7 +156,7 @@ func (b *driver) awaitGuest(ctx context.Context, name string, lock *guestLock,
 	case err != nil && !errors.Is(err, backend.ErrExists) && !kit.Unexplained(err): // for example, during the removal
 		return true, err
 	case time.Since(lock.since) > b.guest.patience && holder.Config.Labels[backend.LabelRole] == backend.RoleInit:
-		b.log.Warn("docker: removing a stale guest lock", "container", name)
+		b.opts.Logger.Warn("docker: removing a stale guest lock", "container", name)
 		return false, b.removeContainer(ctx, holder.ID)
 	}
 	return false, nil
@@ -191,12 +191,12 @@ func (b *driver) copyGuest(ctx context.Context, v *guestVolume, id string) error
 func (b *driver) removeOldGuests(ctx context.Context) {
 	list, err := b.unusedVolumes(ctx, backend.LabelRole, backend.RoleGuest)
 	if err != nil {
-		b.log.Warn("docker: cannot list guest agents of other versions", "error", err)
+		b.opts.Logger.Warn("docker: cannot list guest agents of other versions", "error", err)
 		return
 	}
 	for _, v := range list {
 		if b.guest.isOld(v) && b.calls.Do(ctx, "remove guest", kit.Bind(b.api.VolumeRemove, v.Name, false)) == nil {
-			b.log.Info("docker: removed a guest agent of another version", "volume", v.Name)
+			b.opts.Logger.Info("docker: removed a guest agent of another version", "volume", v.Name)
 		}
 	}
 }

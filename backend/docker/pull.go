@@ -52,7 +52,7 @@ func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backen
 		case err != nil:
 			return b.pullError(ctx, what, err)
 		case m.Error != "":
-			b.log.Debug("docker: pull failed", "image", p.Image, "error", m.Error)
+			b.opts.Logger.Debug("docker: pull failed", "image", p.Image, "error", m.Error)
 			return b.calls.Error(what, backend.ErrImage, kit.Scrub(m.Error))
 		}
 		report(backend.PullProgress{

@@ -132,7 +132,6 @@ type driver struct {
 	config *rest.Config
 	http   *http.Client // HTTP client of api; streams use other connections
 	api    *clients
-	log    *slog.Logger
 	calls  *kit.Calls
 
 	first waiting
@@ -165,12 +164,11 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	}
 	kit.Times(&o.CallTimeout, &o.Patience, &o.PullTimeout)
 	o.NodeTimeout = cmp.Or(max(o.NodeTimeout, 0), crowded)
-	d.log = o.Logger
 	if err := d.configure(); err != nil {
 		return nil, err
 	}
 	d.calls = kit.New(kit.Options{
-		Name: name, Log: d.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Classify: classify,
+		Name: name, Log: o.Logger, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Classify: classify,
 		Ping: func(ctx context.Context) error { _, err := d.version(ctx); return err }, // needs no permission
 	})
 	if _, err := d.Ping(ctx); err != nil {
@@ -324,7 +322,8 @@ func (d *driver) classes(ctx context.Context, names ...string) error {
 		case kit.Ignore(err, backend.ErrNotFound, backend.ErrPermission) != nil:
 			return err
 		default:
-			d.log.WarnContext(ctx, "kubernetes: the isolation of a RuntimeClass is unknown; allow `get` of runtimeclasses",
+			d.opts.Logger.WarnContext(ctx,
+				"kubernetes: the isolation of a RuntimeClass is unknown; allow `get` of runtimeclasses",
 				"class", name, "error", err)
 		}
 	}

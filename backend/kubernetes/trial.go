@@ -210,7 +210,7 @@ func (t *trial) sweep(ctx context.Context) {
 		}
 	}
 	if err != nil {
-		t.d.log.WarnContext(ctx, "kubernetes: cannot remove pods of earlier network tests", "error", err)
+		t.d.opts.Logger.WarnContext(ctx, "kubernetes: cannot remove pods of earlier network tests", "error", err)
 	}
 }
 

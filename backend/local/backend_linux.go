@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -28,7 +27,6 @@ type driver struct {
 	snapshots.Methods[*sandbox]
 
 	opts    Options
-	log     *slog.Logger
 	dirs    dirs
 	machine machine
 	guest   string // directory with the guest agent's binary
@@ -59,7 +57,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	}
 	b.Methods = b.snapshotMethods()
 	b.sweep(ctx)
-	b.calls = kit.New(kit.Options{Name: name, Log: b.log, Tracer: b.opts.TracerProvider})
+	b.calls = kit.New(kit.Options{Name: name, Log: b.opts.Logger, Tracer: b.opts.TracerProvider})
 	b.sizing = kit.NewSizing(b.calls, func(ctx context.Context) error { return sizedfs.Probe(ctx, b.dirs.tmp()) })
 	return &Backend{kit.NewDriver(b, b.calls, b.opts.Images, b.opts.Limits)}, nil
 }
@@ -68,7 +66,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 func (b *driver) sweep(ctx context.Context) {
 	err := errors.Join(b.dirs.sweep(ctx), b.sweepGroups())
 	if err != nil {
-		b.log.Warn("local: cannot remove leftovers of exited processes", "error", err)
+		b.opts.Logger.Warn("local: cannot remove leftovers of exited processes", "error", err)
 	}
 }
 
@@ -77,7 +75,6 @@ func (b *driver) applyDefaults() error {
 	if err := kit.Defaults(name, o.Limits, &o.Guest, &o.Logger); err != nil {
 		return err
 	}
-	b.log = o.Logger
 	var err error
 	if o.StateDir == "" {
 		if o.StateDir, err = defaultStateDir(); err != nil {

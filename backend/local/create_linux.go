@@ -213,7 +213,7 @@ func (b *driver) rollback(ctx context.Context, x *sandbox) error {
 		err = b.abandon(ctx, x)
 	}
 	if err != nil {
-		b.log.Warn("local: cannot clean up after a failed create", "session", x.session(), "error", err)
+		b.opts.Logger.Warn("local: cannot clean up after a failed create", "session", x.session(), "error", err)
 	}
 	return err
 }

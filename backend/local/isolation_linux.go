@@ -115,7 +115,7 @@ func (b *driver) tryIsolation(ctx context.Context) error {
 	b.machine.layers = true
 	err := b.try(ctx, backend.RootWritable)
 	if missing, ok := errors.AsType[*isolationError](err); ok && missing.Isolation == launch.IsolationLayers {
-		b.log.Info("local: a writable root is not supported on this host", "error", err)
+		b.opts.Logger.Info("local: a writable root is not supported on this host", "error", err)
 		b.machine.layers = false
 		err = b.try(ctx, backend.RootReadonly)
 	}

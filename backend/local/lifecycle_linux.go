@@ -91,7 +91,7 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 // sweepOne removes a sandbox of the instance if the creator died. It does not touch other sandboxes.
 func (b *driver) sweepOne(ctx context.Context, session, instance string) {
 	if err := b.clear(ctx, session, instance); err != nil {
-		b.log.Warn("local: cannot remove leftovers of an interrupted create", "session", session, "error", err)
+		b.opts.Logger.Warn("local: cannot remove leftovers of an interrupted create", "session", session, "error", err)
 	}
 }
 
@@ -188,7 +188,7 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 		return err
 	}
 	if err := b.dirs.sweep(ctx); err != nil {
-		b.log.Warn("local: cannot remove leftovers of exited processes", "error", err)
+		b.opts.Logger.Warn("local: cannot remove leftovers of exited processes", "error", err)
 	}
 	return nil
 }
