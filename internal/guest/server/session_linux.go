@@ -140,7 +140,10 @@ func (r *request) fail(err error) {
 	if !ok {
 		e = wire.Errorf(wire.CodeInternal, "%v", err)
 	}
-	b, _ := wire.AppendError(nil, e) // cannot fail: an Error consists of three strings
+	b, err := wire.AppendError(nil, e)
+	if err != nil {
+		return // the text quotes a request and exceeds wire.MaxHead
+	}
 	r.write(b)
 }
 
