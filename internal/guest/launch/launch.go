@@ -2,8 +2,8 @@
 // the guest agent.
 //
 // A host starts "workcell-guest launch" in new user, PID, mount, network, IPC, and UTS namespaces, with all
-// capabilities in them. It sends a [Config] on [ConfigFD]. The launcher builds the file system, drops all privileges
-// permanently, sends a report on [StatusFD], and executes the guest agent. If it cannot build a part, it reports the
+// capabilities in them. It sends a [Config] on configFD. The launcher builds the file system, drops all privileges
+// permanently, sends a report on statusFD, and executes the guest agent. If it cannot build a part, it reports the
 // part's name and exits. It never falls back to weaker isolation.
 //
 // The configuration is complete: the launcher makes no decisions about the sandbox, to avoid changes of this program,
@@ -15,9 +15,9 @@ const Command = "launch"
 
 // Inherited descriptors of the launcher.
 const (
-	ConfigFD   = 3 // delivers the configuration as JSON, and one byte when the launcher is in the cgroups
-	StatusFD   = 4 // receives a Report as JSON, or two if exec fails; EOF ends the launch
-	ListenerFD = 5 // listening Unix socket for the guest agent
+	configFD   = 3 // delivers the configuration as JSON, and one byte when the launcher is in the cgroups
+	statusFD   = 4 // receives a Report as JSON, or two if exec fails; EOF ends the launch
+	listenerFD = 5 // listening Unix socket for the guest agent
 )
 
 // ListenFD is the descriptor of the listening socket in the guest agent.

@@ -38,11 +38,11 @@ func Main() int {
 		return tell(failed(IsolationConfig, "becoming dumpable", err))
 	}
 	// Other open descriptors of the host process must not reach the sandbox.
-	if err := unix.CloseRange(ListenerFD+1, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+	if err := unix.CloseRange(listenerFD+1, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return tell(failed(IsolationConfig, "closing descriptors", err))
 	}
-	unix.CloseOnExec(ConfigFD)
-	unix.CloseOnExec(StatusFD)
+	unix.CloseOnExec(configFD)
+	unix.CloseOnExec(statusFD)
 	cfg, input, err := readConfig()
 	if err != nil {
 		return tell(failed(IsolationConfig, "reading it", err))
@@ -58,7 +58,7 @@ func Main() int {
 
 // readConfig reads the configuration. The stream may continue after it.
 func readConfig() (*Config, io.Reader, error) {
-	in := os.NewFile(ConfigFD, "config")
+	in := os.NewFile(configFD, "config")
 	dec := json.NewDecoder(in)
 	cfg := new(Config)
 	if err := dec.Decode(cfg); err != nil {
@@ -77,7 +77,7 @@ func tell(err error) int {
 		}
 	}
 	b, _ := json.Marshal(r) // cannot fail: texts and a number
-	if _, err := unix.Write(StatusFD, b); err != nil {
+	if _, err := unix.Write(statusFD, b); err != nil {
 		return 1 // the host has exited
 	}
 	return code
@@ -111,7 +111,7 @@ func become(cfg *Config) error {
 	// Standard input and output are devices of the host. The guest agent gets the sandbox's devices.
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == nil {
-		err = errors.Join(unix.Dup3(null, 0, 0), unix.Dup3(null, 1, 0), unix.Dup3(ListenerFD, ListenFD, 0))
+		err = errors.Join(unix.Dup3(null, 0, 0), unix.Dup3(null, 1, 0), unix.Dup3(listenerFD, ListenFD, 0))
 	}
 	if err != nil {
 		return failed(IsolationGuest, "arranging descriptors", err)
