@@ -172,8 +172,7 @@ func (b *binding) open(ctx context.Context, name string) (s *session.Session, cr
 		defer func() { noteOpened(ctx, err) }()
 	}
 	s, created, err = b.openAs(ctx, key, req)
-	var conflict *session.ConflictError
-	if errors.As(err, &conflict) {
+	if conflict, ok := errors.AsType[*session.ConflictError](err); ok {
 		fields := slices.DeleteFunc(slices.Clone(conflict.Fields), func(f string) bool { return !slices.Contains(wishes, f) })
 		if err = (&session.ConflictError{Key: key, Fields: fields}); len(fields) == 0 {
 			req.Mode, req.Match, req.IdlePolicy = session.OpenAsIs, wishes, ""

@@ -127,12 +127,11 @@ func (c *agentCheck) contract(parsed dotprompt.ParsedPrompt) {
 // partials checks the partials the agent's template includes.
 func (c *agentCheck) partials() error {
 	found, err := partialsBeside(c.doc)
-	var one *frontmatter.Error
-	switch {
-	case errors.As(err, &one):
+	if one, ok := errors.AsType[*frontmatter.Error](err); ok {
 		c.errs = append(c.errs, one)
 		return nil
-	case err != nil:
+	}
+	if err != nil {
 		return err
 	}
 	c.included(found, body(c.doc))
@@ -150,9 +149,8 @@ func (c *agentCheck) partial(found partials, name string) {
 		c.errs = append(c.errs, &frontmatter.Error{File: t.file, Line: 1, Message: message})
 	}
 	c.included(found, t)
-	var one *frontmatter.Error
-	if err := found.cycleFrom(name); errors.As(err, &one) &&
-		!slices.ContainsFunc(c.errs, func(e *frontmatter.Error) bool { return *e == *one }) {
+	one, ok := errors.AsType[*frontmatter.Error](found.cycleFrom(name))
+	if ok && !slices.ContainsFunc(c.errs, func(e *frontmatter.Error) bool { return *e == *one }) {
 		c.errs = append(c.errs, one)
 	}
 }

@@ -143,18 +143,13 @@ func malformed(resp *ai.ModelResponse) bool {
 // It returns an empty string for other errors. The OpenAI-compatible plugins parse arguments as JSON objects. The
 // Anthropic plugin encodes a streamed answer again when it is complete.
 func unreadable(err error) string {
-	var (
-		syntax *json.SyntaxError
-		kind   *json.UnmarshalTypeError
-		encode *json.MarshalerError
-	)
-	if !errors.Is(err, status.ErrInvalidOutput) && !errors.As(err, &encode) {
+	if !errors.Is(err, status.ErrInvalidOutput) && !errors.As(err, new(*json.MarshalerError)) {
 		return ""
 	}
-	switch {
-	case errors.As(err, &syntax):
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return syntax.Error()
-	case errors.As(err, &kind):
+	}
+	if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return "they are of type " + kind.Value
 	}
 	return ""

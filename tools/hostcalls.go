@@ -44,9 +44,8 @@ func (t *toolbox) hostCalls(ctx context.Context, cfg Sandbox, run session.Run) (
 		g.Caller.Agent, g.File = a.name, a.doc.File
 	}
 	set, err := t.plugin.HostTools.Set(ctx, g)
-	var invalid *hosttools.RulesError
 	switch {
-	case errors.As(err, &invalid):
+	case errors.As(err, new(*hosttools.RulesError)):
 		return nil, fmt.Errorf("tools: %w", err)
 	case err != nil && ctx.Err() != nil:
 		return nil, fmt.Errorf("tools: %w", ctx.Err())

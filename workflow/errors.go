@@ -128,8 +128,7 @@ func finalf(code Code, err error, format string, args ...any) *Error {
 
 // asError returns err as an Error. If err is not an Error, asError creates one.
 func asError(err error, fallback Code) *Error {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
 	code := Code(telemetry.Class(err))
@@ -146,8 +145,8 @@ func asError(err error, fallback Code) *Error {
 
 // withPosition adds the file position to the error of an expression. It returns other errors unchanged.
 func (wf *Workflow) withPosition(err error) error {
-	var e *expr.Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*expr.Error](err)
+	if !ok {
 		return err
 	}
 	if errors.Is(e.Err, context.Canceled) {

@@ -196,8 +196,7 @@ func (ex *execution) perform(ctx context.Context) (res result, err error) {
 	})
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
 		e := failf(codeTimeout, errStepTimeout, "timed out after %s", ex.timeout)
-		var inside *Error
-		if errors.As(err, &inside) {
+		if inside, ok := errors.AsType[*Error](err); ok {
 			e.Failed = inside.Failed
 		}
 		return res, e

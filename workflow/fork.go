@@ -69,8 +69,7 @@ func (a *attempts) begin(ctx context.Context, i int, place, name string) error {
 // keepWinner copies the files of the first item to keep into the original sandbox. If an item is kept, failures of
 // other items do not count.
 func (a *attempts) keepWinner(ctx context.Context, failed error) error {
-	var final *Error
-	if errors.As(failed, &final) && final.Final {
+	if final, ok := errors.AsType[*Error](failed); ok && final.Final {
 		return failed
 	}
 	if first := slices.Index(a.keep, true); first >= 0 {

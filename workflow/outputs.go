@@ -99,8 +99,7 @@ func (r *run) collect(ctx context.Context) error {
 	if made.Patch != nil {
 		r.result.Workspace = r.workspace.Dir()
 	}
-	var missing *transfer.MissingError
-	if errors.As(err, &missing) {
+	if missing, ok := errors.AsType[*transfer.MissingError](err); ok {
 		e := &Error{Code: codeOutputs, Message: missing.Error()}
 		if r.wf.agent == nil {
 			at := r.wf.outputsAt[missing.First]
