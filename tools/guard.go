@@ -119,9 +119,8 @@ func (g *guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelN
 	out := *resp
 	if out.Request != nil && (described || len(req.Messages) != len(p.Request.Messages)) {
 		// Programs continue the conversation from this request, so restore the original messages.
-		asked := *out.Request
-		asked.Messages, asked.Output = p.Request.Messages, p.Request.Output
-		out.Request = &asked
+		out.Request = new(*out.Request)
+		out.Request.Messages, out.Request.Output = p.Request.Messages, p.Request.Output
 	}
 	if m := repaired(out.Message, known); m != nil {
 		out.Message = m
@@ -163,19 +162,17 @@ func repaired(m *ai.Message, known []string) *ai.Message {
 			continue
 		}
 		if out == nil {
-			copied := *m
-			copied.Content = slices.Clone(m.Content)
-			out = &copied
+			out = new(*m)
+			out.Content = slices.Clone(m.Content)
 		}
 		in := unknownInput{Tool: part.ToolRequest.Name, Known: known}
 		if text, err := json.Marshal(part.ToolRequest.Input); err == nil && string(text) != "null" {
 			in.Arguments = string(text)
 		}
-		call := *part.ToolRequest
+		call := new(*part.ToolRequest)
 		call.Name, call.Input = unknownTool, in
-		copied := *part
-		copied.ToolRequest = &call
-		out.Content[i] = &copied
+		out.Content[i] = new(*part)
+		out.Content[i].ToolRequest = call
 	}
 	return out
 }

@@ -172,8 +172,7 @@ func (b *binding) recordHostCalls(ctx context.Context, g *hostGrant, res sandbox
 	if ended {
 		b.sweep(ctx, g)
 	}
-	counts := g.access.Counts()
-	return &counts
+	return new(g.access.Counts())
 }
 
 // granted returns the access of a command returned while running.

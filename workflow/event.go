@@ -111,8 +111,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 		DurationMS int64       `json:"duration_ms"`
 	}{plain(r), slices.Sorted(maps.Keys(r.Outputs)), nil, r.Duration.Milliseconds()}
 	if r.Patch != nil {
-		stat := r.Patch.Stat()
-		shown.Patch = &stat
+		shown.Patch = new(r.Patch.Stat())
 	}
 	return json.Marshal(shown)
 }

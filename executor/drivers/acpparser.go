@@ -120,7 +120,7 @@ func cut(s string) string { return strings.ToValidUTF8(s[:min(len(s), 200)], "")
 
 func (p *acpParser) end(o executor.Outcome, detail string) executor.Event {
 	p.ended = true
-	return executor.Event{Kind: executor.KindEnd, End: &executor.End{Outcome: o, Detail: executor.CutText(detail)}}
+	return ended(executor.End{Outcome: o, Detail: executor.CutText(detail)})
 }
 
 // answered processes the agent's response to the latest request.
@@ -264,14 +264,12 @@ func (t *acpTool) start() []executor.Event {
 		return nil
 	}
 	t.started = true
-	use := t.ToolUse
-	return []executor.Event{{Kind: executor.KindToolStart, Tool: &use}}
+	return []executor.Event{{Kind: executor.KindToolStart, Tool: new(t.ToolUse)}}
 }
 
 // stop returns the end event of a call.
 func (p *acpParser) stop(id string, u acpUpdate) []executor.Event {
 	t := p.tools[id]
 	delete(p.tools, id)
-	end := executor.ToolUse{ID: id, Output: executor.CutText(u.output()), Failed: u.Status == "failed"}
-	return append(t.start(), executor.Event{Kind: executor.KindToolEnd, Tool: &end})
+	return append(t.start(), toolEnd(id, u.output(), u.Status == "failed"))
 }
