@@ -31,14 +31,10 @@ func (ACP) Name() string { return "acp" }
 
 // Prepare implements executor.Driver.
 func (d ACP) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, error) {
-	deny := false
-	for name, value := range t.Args {
-		if name != "permissions" || value != "allow" && value != "deny" {
-			return executor.Invocation{}, fmt.Errorf("%w: acp has no argument %s: %q; it has permissions (allow, deny)",
-				backend.ErrInvalid, name, value)
-		}
-		deny = value == "deny"
+	if err := checkArgs(d.Name(), t.Args, argument{"permissions", "allow, deny"}); err != nil {
+		return executor.Invocation{}, err
 	}
+	deny := t.Args["permissions"] == "deny"
 	for _, name := range []string{rules.ArgPrompt, rules.ArgSystem, rules.ArgSchema, rules.ArgMaxTurns, rules.ArgResume} {
 		if rules.HasArg(d.Argv, name) {
 			return executor.Invocation{}, fmt.Errorf("%w: {%s} cannot be used in the command line of acp, "+

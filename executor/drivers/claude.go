@@ -3,7 +3,6 @@ package drivers
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -17,11 +16,12 @@ import (
 // maxArgument is the maximum length of an argument on Linux, minus a reserve.
 const maxArgument = 120 << 10
 
-// claude returns the driver for Claude Code. Task.Args may have "effort" (low, medium, high, xhigh, max) and "bare". If
-// "bare" is "true", the CLI adds nothing itself, such as skills and CLAUDE.md.
+// claude returns the driver for Claude Code. If the argument "bare" is "true", the CLI adds nothing itself, such as
+// skills and CLAUDE.md.
 func claude() *Driver {
 	return &Driver{
-		Version: "2.1.332", name: "claude", dialect: model.Anthropic, args: true, prepare: prepareClaude,
+		Version: "2.1.332", name: "claude", dialect: model.Anthropic, prepare: prepareClaude,
+		args:   []argument{{"effort", "low, medium, high, xhigh, max"}, {"bare", "true, false"}},
 		parser: func() executor.Parser { return jsonLines[claudeLine]((&claudeParser{}).events) },
 	}
 }
@@ -64,11 +64,10 @@ func prepareClaude(t task) (executor.Invocation, error) {
 	if !t.Web {
 		argv = append(argv, "--disallowedTools", "WebSearch,WebFetch")
 	}
-	more, err := claudeArguments(t.Args)
-	if err != nil {
-		return executor.Invocation{}, err
+	if t.Args["bare"] == "true" {
+		argv = append(argv, "--bare")
 	}
-	inv.Argv = append(argv, more...)
+	inv.Argv = append(argv, option("--effort", t.Args["effort"])...)
 	inv.Env = claudeEnv(t)
 	return inv, nil
 }
@@ -89,25 +88,6 @@ func claudeEnv(t task) map[string]string {
 		env["ANTHROPIC_MODEL"] = t.Model
 	}
 	return env
-}
-
-// claudeArguments returns the flags for Task.Args.
-func claudeArguments(args map[string]string) ([]string, error) {
-	var argv []string
-	for _, name := range slices.Sorted(maps.Keys(args)) {
-		value := args[name]
-		switch {
-		case name == "effort" && slices.Contains([]string{"low", "medium", "high", "xhigh", "max"}, value):
-			argv = append(argv, "--effort", value)
-		case name == "bare" && value == "true":
-			argv = append(argv, "--bare")
-		case name == "bare" && value == "false":
-		default:
-			return nil, fmt.Errorf("%w: claude has no argument %s: %q; it has effort (low, medium, high, xhigh, max) "+
-				"and bare (true, false)", backend.ErrInvalid, name, value)
-		}
-	}
-	return argv, nil
 }
 
 // claudeTool splits the name of a tool. Tools of an MCP server have names such as "mcp__SERVER__TOOL".

@@ -19,10 +19,11 @@ import (
 // codexKey is the environment variable with the model key.
 const codexKey = "WORKCELL_MODEL_KEY"
 
-// codex returns the driver for OpenAI's Codex CLI. Task.Args may have "effort" (minimal, low, medium, high, xhigh).
+// codex returns the driver for OpenAI's Codex CLI.
 func codex() *Driver {
 	return &Driver{
-		Version: "0.171.0", name: "codex", dialect: model.OpenAIResponses, args: true, prepare: prepareCodex,
+		Version: "0.171.0", name: "codex", dialect: model.OpenAIResponses, prepare: prepareCodex,
+		args:   []argument{{"effort", "minimal, low, medium, high, xhigh"}},
 		parser: func() executor.Parser { return jsonLines[codexLine](codexEvents) },
 	}
 }
@@ -33,14 +34,10 @@ func prepareCodex(t task) (executor.Invocation, error) {
 			backend.ErrUnsupported)
 	}
 	home := path.Join(t.Settings, ".codex")
-	config, err := codexConfig(t)
-	if err != nil {
-		return executor.Invocation{}, err
-	}
 	inv := executor.Invocation{
 		Env:   map[string]string{"CODEX_HOME": home, codexKey: t.model.Key},
 		Stdin: []byte(executor.WithSchema(t.Prompt, t.Schema)),
-		Files: []executor.File{{Path: path.Join(home, "config.toml"), Data: config}},
+		Files: []executor.File{{Path: path.Join(home, "config.toml"), Data: codexConfig(t)}},
 		Keep:  []string{".codex/sessions"},
 	}
 	schema := ""
@@ -83,7 +80,7 @@ func strict(schema any) bool {
 }
 
 // codexConfig returns the CLI's config.toml.
-func codexConfig(t task) ([]byte, error) {
+func codexConfig(t task) []byte {
 	var b bytes.Buffer
 	set := func(key string, value any) { fmt.Fprintf(&b, "%s = %s\n", key, toml(value)) }
 	set("model_provider", "workcell")
@@ -97,12 +94,8 @@ func codexConfig(t task) ([]byte, error) {
 	if t.System != "" {
 		set("developer_instructions", t.System)
 	}
-	for _, name := range slices.Sorted(maps.Keys(t.Args)) {
-		if name != "effort" || !slices.Contains([]string{"minimal", "low", "medium", "high", "xhigh"}, t.Args[name]) {
-			return nil, fmt.Errorf("%w: codex has no argument %s: %q; it has effort (minimal, low, medium, high, xhigh)",
-				backend.ErrInvalid, name, t.Args[name])
-		}
-		set("model_reasoning_effort", t.Args[name])
+	if effort := t.Args["effort"]; effort != "" {
+		set("model_reasoning_effort", effort)
 	}
 	b.WriteString("\n[analytics]\n")
 	set("enabled", false)
@@ -127,7 +120,7 @@ func codexConfig(t task) ([]byte, error) {
 		set("default_tools_approval_mode", "approve")
 		set("tool_timeout_sec", int(toolTime.Seconds()))
 	}
-	return b.Bytes(), nil
+	return b.Bytes()
 }
 
 // toml encodes a value as TOML. TOML encodes plain values like JSON, except for one character.

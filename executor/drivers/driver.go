@@ -6,6 +6,8 @@ package drivers
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,10 +23,34 @@ type Driver struct {
 
 	name    string
 	dialect model.Dialect            // required dialect of the model; if empty, prepare selects the model
-	args    bool                     // the CLI supports Task.Args
+	args    []argument               // supported Task.Args
 	codes   map[int]executor.Outcome // by exit code
 	prepare func(task) (executor.Invocation, error)
 	parser  func() executor.Parser
+}
+
+// argument is a name for Task.Args, with the supported values: "low, high".
+type argument struct{ name, values string }
+
+// checkArgs returns an error for the first of a task's arguments that a driver does not support.
+func checkArgs(driver string, args map[string]string, known ...argument) error {
+	var has []string
+	for _, k := range known {
+		has = append(has, fmt.Sprintf("%s (%s)", k.name, k.values))
+	}
+	for _, name := range slices.Sorted(maps.Keys(args)) {
+		is := func(k argument) bool {
+			return k.name == name && slices.Contains(strings.Split(k.values, ", "), args[name])
+		}
+		switch {
+		case len(known) == 0:
+			return fmt.Errorf("%w: %s has no argument %s", backend.ErrInvalid, driver, name)
+		case !slices.ContainsFunc(known, is):
+			return fmt.Errorf("%w: %s has no argument %s: %q; it has %s", backend.ErrInvalid, driver, name, args[name],
+				strings.Join(has, " and "))
+		}
+	}
+	return nil
 }
 
 // task is a task after the common checks of all drivers.
@@ -58,10 +84,8 @@ func (d *Driver) Prepare(t executor.Task, in executor.Inside) (inv executor.Invo
 	if d.dialect != "" && !ok {
 		return inv, fmt.Errorf("%w: %s requires a model with the %s API", backend.ErrUnsupported, d.name, d.dialect)
 	}
-	for name := range t.Args {
-		if !d.args {
-			return inv, fmt.Errorf("%w: %s has no argument %s", backend.ErrInvalid, d.name, name)
-		}
+	if err := checkArgs(d.name, t.Args, d.args...); err != nil {
+		return inv, err
 	}
 	return d.prepare(task{t, in, endpoint})
 }
