@@ -30,9 +30,9 @@ type EgressGateway interface {
 
 // EgressRefusal is a refused host and the reason.
 type EgressRefusal struct {
-	Host string // with port
-	Rule string // violated rule
-	Hint string // suggested fix
+	Host string `json:"host"` // with port
+	Rule string `json:"rule"` // violated rule
+	Hint string `json:"hint"` // suggested fix
 }
 
 // openEgress serves the sandbox's hosts, unless they are already served. The hosts must come from a request, not only

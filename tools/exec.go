@@ -116,7 +116,7 @@ func newExecOutput(res sandbox.ExecResult, evidence sandbox.Evidence) execOutput
 		Stdout: stdout.text, Stderr: withNotice(stderr.text, notice),
 		Truncated: stdout.truncated || stderr.truncated, StdoutBytes: res.StdoutBytes, StderrBytes: res.StderrBytes,
 		OutputPath: cmp.Or(stdout.path, stderr.path), DurationMS: res.Duration.Milliseconds(),
-		QuotaExceeded: res.QuotaExceeded, hostCounts: hostCounts{Refused: refusedHosts(res.Refused)}, Evidence: evidence,
+		QuotaExceeded: res.QuotaExceeded, hostCounts: hostCounts{Refused: res.Refused}, Evidence: evidence,
 	}
 }
 

@@ -234,7 +234,7 @@ func newRunOutput(res sandbox.ExecResult, runtime frontmatter.Runtime, of sandbo
 		OK: res.Status == sandbox.ExecCompleted && code != nil && *code == 0, Runtime: string(runtime), ExitCode: code,
 		DurationMS: res.Duration.Milliseconds(),
 		Stdout:     stdout.text, Stderr: withNotice(stderr.text, limitNotice(res)),
-		Truncated: stdout.truncated || stderr.truncated, hostCounts: hostCounts{Refused: refusedHosts(res.Refused)},
+		Truncated: stdout.truncated || stderr.truncated, hostCounts: hostCounts{Refused: res.Refused},
 		Evidence: of,
 	}
 	switch res.Status {

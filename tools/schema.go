@@ -66,21 +66,8 @@ type runOutput struct {
 
 // hostCounts is the part of an output counting the host calls of the program.
 type hostCounts struct {
-	HostCalls *hosttools.Counts `json:"host_calls,omitempty" jsonschema_description:"calls of host tools that the program made"`
-	Refused   []refusedHost     `json:"network_refused,omitempty" jsonschema_description:"hosts that the program was not allowed to reach"`
-}
-
-type refusedHost struct {
-	Host string `json:"host"`
-	Rule string `json:"rule"`
-	Hint string `json:"hint"`
-}
-
-func refusedHosts(list []sandbox.EgressRefusal) (out []refusedHost) {
-	for _, r := range list {
-		out = append(out, refusedHost(r))
-	}
-	return out
+	HostCalls *hosttools.Counts       `json:"host_calls,omitempty" jsonschema_description:"calls of host tools that the program made"`
+	Refused   []sandbox.EgressRefusal `json:"network_refused,omitempty" jsonschema_description:"hosts that the program was not allowed to reach"`
 }
 
 type openInput struct {
