@@ -23,22 +23,22 @@ func (b *binding) tools() []*tool {
 	}
 	switch b.cfg.WithDefaults().Mode {
 	case frontmatter.ModeCode:
+		return append(b.codeTools(seconds), b.snapshotTools()...)
 	case frontmatter.ModeScript:
-		return []*tool{
-			newTool(b, b.runScript, toolspec.Definition{
-				Name: toolspec.ToolRun, Title: "Run a program", Destructive: true, Network: true,
-				Description: b.scriptDescription(),
-			}, seconds(b.maxSeconds)),
-		}
-	default:
-		return []*tool{
-			newTool(b, b.runCode, toolspec.Definition{
-				Name: toolspec.ToolRun, Title: "Run a program", Network: true,
-				Description: b.runDescription(),
-			}, seconds(b.maxSeconds)),
-		}
+		def := b.runDefinition("in your sandbox, which keeps its files between calls: the working directory is /workspace")
+		def.Destructive = true
+		return []*tool{newTool(b, b.runScript, def, seconds(b.maxSeconds))}
 	}
-	return append(b.codeTools(seconds), b.snapshotTools()...)
+	def := b.runDefinition("in a fresh sandbox that is removed afterwards: nothing is kept between calls")
+	return []*tool{newTool(b, b.runCode, def, seconds(b.maxSeconds))}
+}
+
+// runDefinition returns the definition of sandbox_run for programs that run at a place.
+func (b *binding) runDefinition(place string) toolspec.Definition {
+	return toolspec.Definition{
+		Name: toolspec.ToolRun, Title: "Run a program", Network: true,
+		Description: "Runs a program " + place + ". Pass the source text as code; print what you need, because only stdout, stderr, and the exit code are returned. Pass input files in files." + b.networkNote() + b.hostNote(),
+	}
 }
 
 // snapshotTools returns the tools of an agent with snapshots.
@@ -124,15 +124,6 @@ func (b *binding) offered() []ai.Tool {
 		list = append(list, t)
 	}
 	return list
-}
-
-func (b *binding) runDescription() string {
-	d := "Runs a program in a fresh sandbox that is removed afterwards: nothing is kept between calls. Pass the source text as code; print what you need, because only stdout, stderr, and the exit code are returned. Pass input files in files."
-	return d + b.networkNote()
-}
-
-func (b *binding) scriptDescription() string {
-	return "Runs a program in your sandbox, which keeps its files between calls: the working directory is /workspace. Pass the source text as code; print what you need, because only stdout, stderr, and the exit code are returned. Pass input files in files." + b.networkNote() + b.hostNote()
 }
 
 func (b *binding) networkNote() string {
