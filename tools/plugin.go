@@ -13,7 +13,6 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 
 	"github.com/workcell-dev/workcell/executor/drivers"
-	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/interrupt"
@@ -97,14 +96,11 @@ func (p *Plugin) Init(context.Context) []api.Action {
 // devTools returns the tools of both modes for the Dev UI, which lists and runs registered tools. They use a separate
 // run, whose sandbox is kept between calls.
 func (p *Plugin) devTools() []api.Action {
-	var list []api.Action
 	run := session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}
-	for _, mode := range []frontmatter.Mode{frontmatter.ModeCompute, frontmatter.ModeCode} {
-		b := newBinding(p.toolbox(), Sandbox{Mode: mode, Snapshots: mode == frontmatter.ModeCode})
-		b.fallback = run
-		for _, t := range b.tools() {
-			list = append(list, devTool{t})
-		}
+	calls, _ := p.Calls(run, Sandbox{Snapshots: true}, nil) // the configuration is valid
+	list := make([]api.Action, len(calls.tools))
+	for i, t := range calls.tools {
+		list[i] = devTool{t}
 	}
 	return list
 }
