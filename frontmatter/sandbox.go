@@ -48,16 +48,9 @@ func Runtimes() []Runtime { return []Runtime{RuntimePython, RuntimeNode, Runtime
 
 // DefaultImage returns the default image of a runtime. For an unknown runtime, it returns "".
 func DefaultImage(r Runtime) string {
-	switch r {
-	case RuntimePython, "":
-		return "python:3.11-slim"
-	case RuntimeNode:
-		return "node:20-slim"
-	case RuntimeBash:
-		return "debian:bookworm-slim"
-	default:
-		return ""
-	}
+	return map[Runtime]string{
+		RuntimePython: "python:3.11-slim", RuntimeNode: "node:20-slim", RuntimeBash: "debian:bookworm-slim",
+	}[cmp.Or(r, RuntimePython)]
 }
 
 // RootMode determines whether the image's file system is writable. The zero value means RootReadonly.

@@ -32,16 +32,13 @@ type launcher struct {
 }
 
 func launcherOf(r frontmatter.Runtime) launcher {
-	switch r {
-	case frontmatter.RuntimeNode:
-		return launcher{programs: []string{"node", "nodejs"}, file: "main.js"}
-	case frontmatter.RuntimeBash:
-		return launcher{programs: []string{"bash", "sh"}, file: "main.sh"}
-	default:
+	return map[frontmatter.Runtime]launcher{
+		frontmatter.RuntimeNode: {programs: []string{"node", "nodejs"}, file: "main.js"},
+		frontmatter.RuntimeBash: {programs: []string{"bash", "sh"}, file: "main.sh"},
 		// Disable buffering, to keep the output of a killed program.
-		return launcher{programs: []string{"python3", "python"}, file: "main.py",
-			env: map[string]string{"PYTHONUNBUFFERED": "1"}}
-	}
+		frontmatter.RuntimePython: {programs: []string{"python3", "python"}, file: "main.py",
+			env: map[string]string{"PYTHONUNBUFFERED": "1"}},
+	}[r]
 }
 
 // program returns the preferred interpreter in found.
