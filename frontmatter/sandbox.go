@@ -302,12 +302,11 @@ func (s Sandbox) Problems() Errors {
 	c.within("max_stdout_bytes", s.MaxStdoutBytes, 1, maxStdoutBytes)
 	c.AddBelow("", s.Environment().Problems())
 	c.caches(s)
-	c.outputs(s)
+	c.AddBelow("", rules.Globs(s.Outputs).Problems())
 	c.ports(s)
-	if s.Snapshots && s.Mode != ModeCode {
-		c.Add("snapshots", "add mode: code, or remove it", "snapshots require code mode, whose sandbox keeps its files")
+	if s.HostTools != nil {
+		c.AddBelow("host_tools.", s.HostTools.Problems())
 	}
-	c.hostTools(s)
 	c.executor(s)
 	c.modes(s)
 	return c.Errors
@@ -411,14 +410,6 @@ func (c *checker) caches(s Sandbox) {
 	}
 }
 
-func (c *checker) outputs(s Sandbox) {
-	c.AddBelow("", rules.Globs(s.Outputs).Problems())
-	if s.Outputs != nil && !s.Mode.Lasting() {
-		c.Add("outputs", "add mode: code, or remove it",
-			"outputs require mode code, script, or executor; in compute mode every call has a fresh sandbox")
-	}
-}
-
 func (c *checker) ports(s Sandbox) {
 	for _, name := range slices.Sorted(maps.Keys(s.Ports)) {
 		if !portPattern.MatchString(name) {
@@ -432,58 +423,41 @@ func (c *checker) ports(s Sandbox) {
 	if len(s.Ports) > maxPorts {
 		c.Add("ports", "", "%d ports, the limit is %d", len(s.Ports), maxPorts)
 	}
-	if s.Ports != nil && s.Mode != ModeCode {
-		c.Add("ports", "add mode: code, or remove it", "ports require code mode, whose sandbox_open returns them")
-	}
 }
 
-func (c *checker) hostTools(s Sandbox) {
-	if s.HostTools == nil {
-		return
-	}
-	if s.Mode == ModeCompute || s.Mode == "" {
-		c.Add("host_tools", "add mode: script, or remove it",
-			"host_tools require mode code, script, or executor; in compute mode every call has a fresh sandbox")
-	}
-	c.AddBelow("host_tools.", s.HostTools.Problems())
-}
-
-// modes reports fields without an effect in the mode.
+// modes reports fields that require another mode or session.
 func (c *checker) modes(s Sandbox) {
 	c.oneOf("keep", s.Keep, KeepWorkspace)
-	if s.Keep != "" && s.Session != SessionUser {
-		c.Add("keep", "add session: user, or remove it", "keep requires session: user; other sandboxes end with their run")
-	}
-	if s.Mode.Lasting() {
-		for _, f := range []struct {
-			name string
-			set  bool
-			use  string
-		}{
-			{"timeout_seconds", s.TimeoutSeconds != 0, "use limits.exec_timeout"},
-			{"max_stdout_bytes", s.MaxStdoutBytes != 0, "remove it"},
-			{"allow_network", s.AllowNetwork != nil, "use network.enabled"},
-		} {
-			if f.set {
-				c.Add(f.name, f.use, "%s requires compute mode", f.name)
-			}
+	compute, lasting := s.Mode == ModeCompute || s.Mode == "", s.Mode.Lasting()
+	const (
+		orCode = "add mode: code, or remove it"
+		keeps  = " mode code, script, or executor; in compute mode every call has a fresh sandbox"
+		waits  = " every call waits for the command"
+	)
+	for _, f := range []struct {
+		refused             bool
+		field, hint, reason string
+	}{
+		{s.Outputs != nil && !lasting, "outputs", orCode, "outputs require" + keeps},
+		{s.Ports != nil && s.Mode != ModeCode, "ports", orCode, "ports require code mode, whose sandbox_open returns them"},
+		{s.Snapshots && s.Mode != ModeCode, "snapshots", orCode,
+			"snapshots require code mode, whose sandbox keeps its files"},
+		{s.HostTools != nil && compute, "host_tools", "add mode: script, or remove it", "host_tools require" + keeps},
+		{s.Keep != "" && s.Session != SessionUser, "keep", "add session: user, or remove it",
+			"keep requires session: user; other sandboxes end with their run"},
+		{s.TimeoutSeconds != 0 && lasting, "timeout_seconds", "use limits.exec_timeout",
+			"timeout_seconds requires compute mode"},
+		{s.MaxStdoutBytes != 0 && lasting, "max_stdout_bytes", "remove it", "max_stdout_bytes requires compute mode"},
+		{s.AllowNetwork != nil && lasting, "allow_network", "use network.enabled", "allow_network requires compute mode"},
+		{s.YieldMS != 0 && compute, "yield_ms", orCode, "yield_ms requires code mode; in compute mode" + waits},
+		{s.YieldMS != 0 && lasting && s.Mode != ModeCode, "yield_ms", orCode,
+			"yield_ms requires code mode; in mode " + string(s.Mode) + waits},
+		{s.Runtime != "" && s.Mode == ModeExecutor, "runtime", "remove it, or set image",
+			"runtime cannot be used in mode executor, which uses the coding agent's image"},
+		{s.Session != "" && compute, "session", orCode, "session requires" + keeps},
+	} {
+		if f.refused {
+			c.Add(f.field, f.hint, "%s", f.reason)
 		}
-		if s.Mode != ModeCode && s.YieldMS != 0 {
-			c.Add("yield_ms", "add mode: code, or remove it",
-				"yield_ms requires code mode; in mode %s every call waits for the command", s.Mode)
-		}
-		if s.Mode == ModeExecutor && s.Runtime != "" {
-			c.Add("runtime", "remove it, or set image",
-				"runtime cannot be used in mode executor, which uses the coding agent's image")
-		}
-		return
-	}
-	if s.YieldMS != 0 && (s.Mode == ModeCompute || s.Mode == "") {
-		c.Add("yield_ms", "add mode: code, or remove it",
-			"yield_ms requires code mode; in compute mode every call waits for the command")
-	}
-	if s.Session != "" && (s.Mode == ModeCompute || s.Mode == "") {
-		c.Add("session", "add mode: code, or remove it",
-			"session requires mode code, script, or executor; in compute mode every call has a fresh sandbox")
 	}
 }
