@@ -105,32 +105,29 @@ func (d decoder) conflicts(path string) {
 }
 
 // merges reports the merge keys of a mapping with known keys. Genkit would use the merged values without checks.
-func (d decoder) merges(n *yamlnode.Node) {
+func (d decoder) merges(n *yamlnode.Node) (found bool) {
 	for key := range yamlnode.Pairs(n) {
 		if key.ShortTag() == "!!merge" {
 			d.Fail(key, "write out the values", "merge keys are not supported here")
+			found = true
 		}
 	}
+	return found
 }
 
 // literal reports anchors and aliases. The block is moved within the file for Genkit, so aliases would lose their
 // meaning.
 func (d decoder) literal(n *yamlnode.Node) bool {
-	ok := true
 	if yamlnode.Follow(n) != n {
 		d.Fail(n, "write out the value", "aliases are not supported here")
 		return false
 	}
+	ok := !d.merges(n)
 	if n.Anchor != "" {
 		d.Fail(n, "remove &"+sanitize.Clip(n.Anchor), "anchors are not supported here")
 		ok = false
 	}
-	for i, c := range n.Content {
-		if n.Kind == yamlnode.Mapping && i%2 == 0 && c.ShortTag() == "!!merge" {
-			d.Fail(c, "write out the values", "merge keys are not supported here")
-			ok = false
-			continue
-		}
+	for _, c := range n.Content {
 		ok = d.literal(c) && ok
 	}
 	return ok
