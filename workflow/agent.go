@@ -3,7 +3,6 @@ package workflow
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -86,13 +85,12 @@ func (r *run) file(b *agentBody) *frontmatter.Document {
 // AgentRunner must know. The run has the agent's input and outputs.
 func ForAgent(doc *frontmatter.Document) *Workflow {
 	name := strings.ToValidUTF8(strings.TrimSuffix(filepath.Base(doc.File), ".prompt"), "_")
-	sum := sha256.Sum256([]byte(doc.Text()))
 	body := &agentBody{agent: name, file: doc}
 	s := &step{id: "agent", typ: TypeAgent, retry: retry{attempts: 1}, body: body,
 		location: named(record.DefaultName)}
 	s.seq = &sequence{steps: []*step{s}, index: map[string]int{s.id: 0}, scope: "the workflow"}
 	return &Workflow{
-		ID: name, Description: doc.Meta.Description, Path: doc.File, Hash: hex.EncodeToString(sum[:]),
+		ID: name, Description: doc.Meta.Description, Path: doc.File, Hash: digest([]byte(doc.Text()), sha256.Size),
 		MaxSteps: defaultMaxSteps, Timeout: maxTimeout,
 		src: yamlnode.NewDecoder(doc.File, doc.Text(), 1).Source, outputs: doc.Outputs(), agent: doc,
 		steps: s.seq, all: s.seq.steps,

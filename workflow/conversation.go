@@ -2,8 +2,6 @@ package workflow
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -60,6 +58,5 @@ const smallPart = 1 << 10
 
 // isolatedName returns the name of an agent's isolated sandbox in this attempt. The name is the same in every process.
 func (ex *execution) isolatedName() string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%d\n%d", ex.path, ex.visit, ex.attempts))
-	return rules.IsolatedName("agent-" + hex.EncodeToString(sum[:10]))
+	return rules.IsolatedName("agent-" + digest(fmt.Appendf(nil, "%s\n%d\n%d", ex.path, ex.visit, ex.attempts), 10))
 }

@@ -3,8 +3,6 @@ package workflow
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -120,8 +118,7 @@ func (ex *execution) dropForks(ctx context.Context) {
 
 // digest returns a short digest of an attempt's place.
 func (ex *execution) digest(attempt int) string {
-	sum := sha256.Sum256([]byte(ex.attempted(ex.place(), attempt)))
-	return hex.EncodeToString(sum[:8])
+	return digest([]byte(ex.attempted(ex.place(), attempt)), 8)
 }
 
 // attempted adds the attempt to a place, to avoid conflicts with earlier attempts. If the run uses another run's

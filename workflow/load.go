@@ -74,10 +74,15 @@ func parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 		wf = l.workflow(root)
 	}
 	if wf != nil {
-		sum := sha256.Sum256(src)
-		wf.Path, wf.Hash = name, hex.EncodeToString(sum[:])
+		wf.Path, wf.Hash = name, digest(src, sha256.Size)
 	}
 	return wf, l.Err()
+}
+
+// digest returns the first bytes of a hash of data, in hex.
+func digest(data []byte, size int) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:size])
 }
 
 func (l *loader) workflow(root *yamlnode.Node) *Workflow {

@@ -2,8 +2,6 @@ package workflow
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"strings"
@@ -126,8 +124,7 @@ func (ref sandboxRef) in(around, id, path string, visit int) string {
 	}
 	owner := fmt.Sprintf("%s.%d", id, visit)
 	if path != "" {
-		sum := sha256.Sum256([]byte(path))
-		owner += "." + hex.EncodeToString(sum[:6])
+		owner += "." + digest([]byte(path), 6)
 	}
 	return strings.ToValidUTF8(rules.IsolatedName(owner), "_")
 }
