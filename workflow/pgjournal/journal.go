@@ -116,17 +116,21 @@ func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 		return err
 	}
 	query, args := j.statement(e, data, part)
-	added, retried := false, false
-	err = j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, again bool) error {
-		retried = again
-		tag, err := q.Exec(ctx, query, args...)
-		added = tag.RowsAffected() > 0
-		return err
-	})
-	if err != nil || added {
+	n, retried, err := j.change(ctx, query, args...)
+	if err != nil || n > 0 {
 		return err
 	}
 	return j.refusal(ctx, e, data, retried)
+}
+
+// change executes a statement and returns its number of rows. retried means that an earlier attempt may have succeeded.
+func (j *Journal) change(ctx context.Context, query string, args ...any) (n int64, retried bool, err error) {
+	err = j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, again bool) error {
+		tag, err := q.Exec(ctx, query, args...)
+		n, retried = tag.RowsAffected(), again
+		return err
+	})
+	return n, retried, err
 }
 
 // Begin adds the first entry of a new run without an owner. In the same transaction it calls with, which may be called
@@ -329,17 +333,10 @@ func (j *Journal) Pass(ctx context.Context, runID, from, to string) error {
 }
 
 func (j *Journal) take(ctx context.Context, runID, from, to string, asked bool) error {
-	var n int64
-	retried := false
-	err := j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, again bool) error {
-		retried = again
-		tag, err := q.Exec(ctx, `WITH taken AS (
+	n, retried, err := j.change(ctx, `WITH taken AS (
 	UPDATE workcell.run SET owner = $3, cancel = cancel AND $4
 	WHERE id = $1 AND owner = $2 AND finished IS NULL RETURNING id)
 SELECT pg_notify('`+channel+`', id) FROM taken`, runID, from, to, asked)
-		n = tag.RowsAffected()
-		return err
-	})
 	if err != nil || n > 0 {
 		return err
 	}
@@ -435,16 +432,9 @@ SELECT $1, (SELECT id FROM workcell.run WHERE id = $2), $3, $4 ON CONFLICT DO NO
 // Answer stores the answer to a call and deletes the call's arguments. If the call already has an answer, the error
 // wraps backend.ErrExists. If the call is unknown, the error wraps backend.ErrNotFound.
 func (j *Journal) Answer(ctx context.Context, a runstore.Approval) error {
-	var n int64
-	retried := false
-	err := j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, again bool) error {
-		retried = again
-		tag, err := q.Exec(ctx, `WITH answered AS (
+	n, retried, err := j.change(ctx, `WITH answered AS (
 	UPDATE workcell.approval SET answer = $2, data = $3 WHERE id = $1 AND answer IS NULL RETURNING id)
 SELECT pg_notify('`+channel+`', id) FROM answered`, a.ID, a.Answer, a)
-		n = tag.RowsAffected()
-		return err
-	})
 	if err != nil || n > 0 {
 		return err
 	}
