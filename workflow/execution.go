@@ -15,6 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/transcript"
@@ -250,12 +251,10 @@ func (ex *execution) failedAttempt(ctx context.Context, attempt int, started tim
 	retry := ex.event(Entry{Kind: EventStepRetry, Attempt: attempt + 1})
 	retry.Delay = delay
 	ex.run.emit(ctx, retry)
-	select {
-	case <-time.After(delay):
+	if bound.Pause(ctx, delay) {
 		return nil
-	case <-ctx.Done():
-		return ex.run.stopped(ctx)
 	}
+	return ex.run.stopped(ctx)
 }
 
 // finish records the end of the step and returns the index of the next step.

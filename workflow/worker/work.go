@@ -62,10 +62,8 @@ func (q *Queue) Work(ctx context.Context, o Options) error {
 			return err
 		}
 		o.Logger.Warn("this worker lost its connection or was considered dead, restarting", "error", err)
-		select {
-		case <-ctx.Done():
+		if !bound.Pause(ctx, againAfter/10) {
 			return nil
-		case <-time.After(againAfter / 10):
 		}
 	}
 }
