@@ -444,14 +444,11 @@ func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err 
 	case ctx.Err() != nil:
 		return fmt.Errorf("agent %s: %w", a.name, context.Cause(ctx))
 	case errors.Is(err, ai.ErrMaxTurnsExceeded) && !errors.Is(err, executor.ErrMaxTurns):
-		return fmt.Errorf("agent %s (%s): no answer within %d turns; raise maxTurns in the file or divide the task: %w",
-			a.name, a.doc.File, req.MaxTurns, err)
+		err = fmt.Errorf("no answer within %d turns; raise maxTurns in the file or divide the task: %w", req.MaxTurns, err)
 	case errors.Is(err, ai.ErrModelNotFound):
-		return fmt.Errorf("agent %s (%s): unknown model %q; check its name and its provider's setup: %w", a.name, a.doc.File,
-			req.Model, err)
+		err = fmt.Errorf("unknown model %q; check its name and its provider's setup: %w", req.Model, err)
 	case req != nil && req.Model == "":
-		return fmt.Errorf("agent %s (%s): no model specified; add `model: provider/name` to the frontmatter, or specify "+
-			"one for the run", a.name, a.doc.File)
+		err = errors.New("no model specified; add `model: provider/name` to the frontmatter, or specify one for the run")
 	}
 	return fmt.Errorf("agent %s (%s): %w", a.name, a.doc.File, err)
 }
