@@ -260,6 +260,18 @@ func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, err
 		WithRemediation("Pass the sandbox_id of one of them.")
 }
 
+// withSandbox returns the handler of a tool whose calls always need their sandbox.
+func withSandbox[In interface{ id() string }, Out any](b *binding,
+	do func(context.Context, *session.Session, In) (Out, error)) func(context.Context, In) (Out, error) {
+	return func(ctx context.Context, in In) (out Out, err error) {
+		s, err := b.sandbox(ctx, in.id())
+		if err != nil {
+			return out, err
+		}
+		return do(ctx, s, in)
+	}
+}
+
 // syncSiblings adds the sandboxes other processes opened in the run of ctx to the binding. It does nothing if the call
 // specifies an id.
 func (b *binding) syncSiblings(ctx context.Context, id string) error {

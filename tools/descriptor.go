@@ -47,11 +47,11 @@ func (b *binding) snapshotTools() []*tool {
 		return nil
 	}
 	return []*tool{
-		newTool(b, b.rollback, toolspec.Definition{
+		newTool(b, withSandbox(b, rollback), toolspec.Definition{
 			Name: toolspec.ToolRollback, Title: "Roll back to a snapshot", Destructive: true, Idempotent: true,
 			Description: "Kills all commands in the sandbox and restores the files below /workspace from the snapshot. Files elsewhere are not changed. The snapshot is kept, so you can use it again.",
 		}),
-		newTool(b, b.snapshot, toolspec.Definition{
+		newTool(b, withSandbox(b, snapshot), toolspec.Definition{
 			Name: toolspec.ToolSnapshot, Title: "Create a snapshot",
 			Description: fmt.Sprintf("Saves all files below /workspace under a name of your choice, for sandbox_rollback. Use it before risky changes. The limit is %d snapshots.", backend.MaxSnapshots),
 		}),
@@ -72,16 +72,16 @@ func (b *binding) codeTools(seconds func(most int64) toolspec.Bound) []*tool {
 				"takes longer than yield_ms, it is returned with status running, even without stream: call sandbox_exec_wait " +
 				"for its end and output, sandbox_exec_read for its output so far, or sandbox_exec_kill." + b.hostNote(),
 		}, seconds(b.maxSeconds), toolspec.Bound{Name: "yield_ms", Most: maxYieldMS}),
-		newTool(b, b.execKill, toolspec.Definition{
+		newTool(b, withSandbox(b, execKill), toolspec.Definition{
 			Name: toolspec.ToolExecKill, Title: "Kill a command", Destructive: true, Idempotent: true,
 			Description: "Kills a running command with all its children, or sends them a signal. It has no effect if the command has exited.",
 		}),
-		newTool(b, b.execRead, toolspec.Definition{
+		newTool(b, withSandbox(b, b.execRead), toolspec.Definition{
 			Name: toolspec.ToolExecRead, Title: "Read a command's output", ReadOnly: true, Idempotent: true,
 			Description: "Reads output of a running or finished command in numbered chunks. Reading consumes nothing: pass next_seq as since_seq to continue.",
 		}, toolspec.Bound{Name: "since_seq"}, toolspec.Bound{Name: "max_chunks", Least: 1, Most: maxChunks},
 			toolspec.Bound{Name: "wait_ms", Most: maxReadWaitMS}),
-		newTool(b, b.execWait, toolspec.Definition{
+		newTool(b, withSandbox(b, b.execWait), toolspec.Definition{
 			Name: toolspec.ToolExecWait, Title: "Wait for a command", ReadOnly: true, Idempotent: true,
 			Description: "Waits until a running command exits and returns its result and output, as sandbox_exec does. After timeout_seconds it returns the output so far; the command keeps running.",
 		}, seconds(maxSeconds)),
@@ -89,7 +89,7 @@ func (b *binding) codeTools(seconds func(most int64) toolspec.Bound) []*tool {
 			Name: toolspec.ToolExecWrite, Title: "Write to a command", Destructive: true, Network: true,
 			Description: "Writes to the standard input of a command that was started with stream: true.",
 		}),
-		newTool(b, b.fsDelete, toolspec.Definition{
+		newTool(b, withSandbox(b, fsDelete), toolspec.Definition{
 			Name: toolspec.ToolFSDelete, Title: "Delete files", Destructive: true, Idempotent: true,
 			Description: "Deletes a file, or with recursive a directory and its contents. /workspace itself cannot be deleted.",
 		}),
@@ -97,7 +97,7 @@ func (b *binding) codeTools(seconds func(most int64) toolspec.Bound) []*tool {
 			Name: toolspec.ToolFSEdit, Title: "Edit a file", Destructive: true,
 			Description: "Replaces text in a file: old_string, which must occur exactly once, or with replace_all every occurrence. The rest of the file, its mode, and its line endings do not change: write LF even if the file has CR LF.",
 		}),
-		newTool(b, b.fsList, toolspec.Definition{
+		newTool(b, withSandbox(b, fsList), toolspec.Definition{
 			Name: toolspec.ToolFSList, Title: "List files", ReadOnly: true, Idempotent: true,
 			Description: "Lists a directory, sorted by path. Links are listed, not followed.",
 		}, toolspec.Bound{Name: "limit", Least: 1, Most: sandbox.MaxListEntries, Default: sandbox.DefaultListEntries}),

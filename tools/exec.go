@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/sandbox"
+	"github.com/workcell-dev/workcell/session"
 )
 
 // Defaults and bounds of the exec tools.
@@ -121,11 +122,7 @@ func newExecOutput(res sandbox.ExecResult, evidence sandbox.Evidence) execOutput
 }
 
 // execRead handles sandbox_exec_read. It returns recorded output, at most streamChars bytes in one call.
-func (b *binding) execRead(ctx context.Context, in execReadInput) (out execReadOutput, err error) {
-	s, err := b.sandbox(ctx, in.SandboxID)
-	if err != nil {
-		return out, err
-	}
+func (b *binding) execRead(ctx context.Context, s *session.Session, in execReadInput) (out execReadOutput, err error) {
 	res, err := s.Command(in.ExecID).Read(ctx, sandbox.ReadRequest{
 		SinceSeq: in.SinceSeq, MaxChunks: int(cmp.Or(in.MaxChunks, defaultChunks)),
 		Wait: time.Duration(in.WaitMS) * time.Millisecond,
@@ -160,11 +157,7 @@ func readChunks(chunks []sandbox.Chunk, limit int) []execChunk {
 }
 
 // execWait handles sandbox_exec_wait. It returns the result of a command, or the current result after the time.
-func (b *binding) execWait(ctx context.Context, in execWaitInput) (out execWaitOutput, err error) {
-	s, err := b.sandbox(ctx, in.SandboxID)
-	if err != nil {
-		return out, err
-	}
+func (b *binding) execWait(ctx context.Context, s *session.Session, in execWaitInput) (out execWaitOutput, err error) {
 	res, err := s.Command(in.ExecID).Wait(ctx, cmp.Or(time.Duration(in.TimeoutSeconds)*time.Second, defaultWait))
 	if err != nil {
 		return out, unknownExec(err)
@@ -202,11 +195,7 @@ func (b *binding) execWrite(ctx context.Context, in execWriteInput) (done, error
 }
 
 // execKill handles sandbox_exec_kill. It sends a signal to the processes of a command.
-func (b *binding) execKill(ctx context.Context, in execKillInput) (out execKillOutput, err error) {
-	s, err := b.sandbox(ctx, in.SandboxID)
-	if err != nil {
-		return out, err
-	}
+func execKill(ctx context.Context, s *session.Session, in execKillInput) (out execKillOutput, err error) {
 	st, err := s.Command(in.ExecID).Signal(ctx, signalName(in.Signal))
 	if err != nil {
 		return out, unknownExec(err)

@@ -81,11 +81,7 @@ func absolute(s *session.Session, name string) string {
 }
 
 // fsList lists a directory, by default the work directory.
-func (b *binding) fsList(ctx context.Context, in fsListInput) (out fsListOutput, err error) {
-	s, err := b.sandbox(ctx, in.SandboxID)
-	if err != nil {
-		return out, err
-	}
+func fsList(ctx context.Context, s *session.Session, in fsListInput) (out fsListOutput, err error) {
 	list, err := s.ListFiles(ctx, cmp.Or(in.Path, "."),
 		sandbox.ListFilesOptions{Recursive: in.Recursive, Limit: int(in.Limit)})
 	if err != nil {
@@ -113,21 +109,13 @@ func octal(m fs.FileMode) uint32 {
 }
 
 // fsDelete removes a file, or a whole directory with recursive. It returns the number of removed entries.
-func (b *binding) fsDelete(ctx context.Context, in fsDeleteInput) (out fsDeleteOutput, err error) {
-	s, err := b.sandbox(ctx, in.SandboxID)
-	if err != nil {
-		return out, err
-	}
+func fsDelete(ctx context.Context, s *session.Session, in fsDeleteInput) (fsDeleteOutput, error) {
 	deleted, err := s.RemoveFile(ctx, in.Path, in.Recursive)
 	return fsDeleteOutput{done: done{OK: true}, Deleted: deleted}, err
 }
 
 // snapshot saves the files of the sandbox.
-func (b *binding) snapshot(ctx context.Context, in snapshotInput) (out snapshotOutput, err error) {
-	s, err := b.sandbox(ctx, in.SandboxID)
-	if err != nil {
-		return out, err
-	}
+func snapshot(ctx context.Context, s *session.Session, in snapshotInput) (out snapshotOutput, err error) {
 	if rules.IsRunSnapshot(in.Name) {
 		return out, fmt.Errorf("%w: names like %.80q are reserved for snapshots of runs; choose another name",
 			backend.ErrInvalid, in.Name)
@@ -139,11 +127,7 @@ func (b *binding) snapshot(ctx context.Context, in snapshotInput) (out snapshotO
 }
 
 // rollback restores the files of the sandbox from a snapshot.
-func (b *binding) rollback(ctx context.Context, in rollbackInput) (out snapshotOutput, err error) {
-	s, err := b.sandbox(ctx, in.SandboxID)
-	if err != nil {
-		return out, err
-	}
+func rollback(ctx context.Context, s *session.Session, in rollbackInput) (out snapshotOutput, err error) {
 	if err := s.Rollback(ctx, in.Name); err != nil {
 		return out, err
 	}

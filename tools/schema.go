@@ -16,6 +16,8 @@ type inSandbox struct {
 
 func (in *inSandbox) args() toolspec.Args { return toolspec.Args{SandboxID: &in.SandboxID} }
 
+func (in inSandbox) id() string { return in.SandboxID }
+
 // inFile is the part of an input selecting a file.
 type inFile struct {
 	inSandbox
