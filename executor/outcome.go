@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,22 +42,15 @@ var (
 // MaxTurns, backend.ErrTimeout for TimedOut and Stalled, context.Canceled for Cancelled, and ErrFailed for all other
 // outcomes. If the CLI was killed at a limit of the sandbox, the error also wraps backend.ErrQuota.
 func (r *Result) Err() error {
-	kind := ErrFailed
-	switch r.Outcome {
-	case Completed:
+	if r.Outcome == Completed {
 		return nil
-	case Budget:
-		kind = ErrBudget
-	case MaxTurns:
-		kind = ErrMaxTurns
-	case TimedOut, Stalled:
-		kind = backend.ErrTimeout
-	case Cancelled:
-		kind = context.Canceled
-	case Crashed:
-		if st := r.Exit.Status; st == sandbox.ExecOOMKilled || st == sandbox.ExecQuotaKilled {
-			kind = fmt.Errorf("%w: %w", ErrFailed, backend.ErrQuota)
-		}
+	}
+	kind := cmp.Or(map[Outcome]error{
+		Budget: ErrBudget, MaxTurns: ErrMaxTurns, TimedOut: backend.ErrTimeout, Stalled: backend.ErrTimeout,
+		Cancelled: context.Canceled,
+	}[r.Outcome], ErrFailed)
+	if st := r.Exit.Status; r.Outcome == Crashed && (st == sandbox.ExecOOMKilled || st == sandbox.ExecQuotaKilled) {
+		kind = fmt.Errorf("%w: %w", ErrFailed, backend.ErrQuota)
 	}
 	if r.Detail == "" {
 		return fmt.Errorf("%s: %w", r.Outcome, kind)

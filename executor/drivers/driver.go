@@ -62,15 +62,9 @@ type task struct {
 
 // Named returns the driver of "claude", "codex", "gemini", or "opencode". It returns nil for any other name.
 func Named(name string) *Driver {
-	switch name {
-	case "claude":
-		return claude()
-	case "codex":
-		return codex()
-	case "gemini":
-		return gemini()
-	case "opencode":
-		return openCode()
+	all := map[string]func() *Driver{"claude": claude, "codex": codex, "gemini": gemini, "opencode": openCode}
+	if driver, ok := all[name]; ok {
+		return driver()
 	}
 	return nil
 }
