@@ -52,8 +52,7 @@ func (b *switchBody) run(ctx context.Context, ex *execution) (result, error) {
 		value = expr.Text(v)
 		res.output, res.has = v, true
 	}
-	for i := range b.cases {
-		c := &b.cases[i]
+	for _, c := range b.cases {
 		matches := c.when == nil && c.text == value
 		if c.when != nil {
 			var err error

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/telemetry"
@@ -79,15 +78,14 @@ type Failure struct {
 
 // Error returns the message with the step and the position. Only messages of steps of type fail have several lines.
 func (e *Error) Error() string {
-	var b strings.Builder
-	if e.Where != "" {
-		b.WriteString(e.Where + ": ")
-	}
+	text := e.Message
 	if e.Step != "" {
-		b.WriteString("step " + e.Step + ": ")
+		text = "step " + e.Step + ": " + text
 	}
-	b.WriteString(e.Message)
-	return b.String()
+	if e.Where != "" {
+		text = e.Where + ": " + text
+	}
+	return text
 }
 
 // Unwrap returns Err.

@@ -242,12 +242,7 @@ func commandError(out sandbox.ExecResult, forgiven bool) error {
 
 // asked rounds an effective timeout to the configured timeout. The effective timeout is slightly shorter, because the
 // time before the command started was subtracted.
-func asked(limit time.Duration) time.Duration {
-	if rounded := limit.Round(10 * time.Millisecond); rounded > 0 {
-		return rounded
-	}
-	return limit
-}
+func asked(limit time.Duration) time.Duration { return cmp.Or(limit.Round(10*time.Millisecond), limit) }
 
 func outputText(o sandbox.Output) string {
 	if o.Omitted == 0 {

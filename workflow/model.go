@@ -162,13 +162,7 @@ type retry struct {
 
 // wait returns how long to wait after a failed attempt. The first attempt is 1.
 func (r retry) wait(attempt int) time.Duration {
-	d := r.backoff
-	for range attempt - 1 {
-		if d *= 2; d >= maxBackoff {
-			return maxBackoff
-		}
-	}
-	return min(d, maxBackoff)
+	return min(r.backoff<<(attempt-1), maxBackoff) // both are bounded, so it cannot overflow
 }
 
 // body is the type-specific part of a step. run makes one attempt.
