@@ -193,9 +193,8 @@ func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 	x := &execution{agent: a.name, file: a.doc.File, model: req.Model, turns: o.MaxTurns, watch: w}
 	if a.coding() {
 		ctx = context.WithValue(ctx, executionKey{}, x)
-		req.Model = placeholderModel
-	}
-	if !a.coding() { // the usage of coding agents is added when they end
+		req.Model = placeholderModel // its usage is added when it ends
+	} else {
 		// The first middleware is the guard, which may ask the model again.
 		req.Use = slices.Insert(req.Use, 1, local("workcell/count", &ai.Hooks{WrapModel: w.model}))
 	}
@@ -404,10 +403,8 @@ func stream(onText func(string)) ai.ModelStreamCallback {
 		return nil
 	}
 	return func(_ context.Context, chunk *ai.ModelResponseChunk) error {
-		if chunk.Role == ai.RoleModel || chunk.Role == "" {
-			if text := chunk.Text(); text != "" {
-				onText(text)
-			}
+		if text := chunk.Text(); text != "" && (chunk.Role == ai.RoleModel || chunk.Role == "") {
+			onText(text)
 		}
 		return nil
 	}

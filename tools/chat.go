@@ -125,11 +125,10 @@ func (b *binding) markUsed(messages []*ai.Message) {
 // model, once.
 func (b *binding) withExpiryNotice(p *ai.GenerateParams) *ai.GenerateParams {
 	b.mu.Lock()
-	expired := b.expired
-	b.expired = false
-	b.mu.Unlock()
-	if !expired {
+	defer b.mu.Unlock()
+	if !b.expired {
 		return p
 	}
+	b.expired = false
 	return transcript.WithNotice(p, sandboxExpired)
 }

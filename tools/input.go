@@ -47,10 +47,8 @@ func CheckInput(doc *frontmatter.Document, input map[string]any) error {
 
 // templateInput returns the template's data: input merged over the file's defaults.
 func templateInput(doc *frontmatter.Document, schema, input map[string]any) (any, error) {
-	data := maps.Clone(doc.Meta.Input)
-	if data == nil {
-		data = map[string]any{}
-	}
+	data := map[string]any{}
+	maps.Copy(data, doc.Meta.Input)
 	maps.Copy(data, input)
 	variables, err := templateData(data)
 	if err != nil {

@@ -43,12 +43,8 @@ func launcherOf(r frontmatter.Runtime) launcher {
 
 // program returns the preferred interpreter in found.
 func (i launcher) program(found []string) string {
-	for _, p := range i.programs {
-		if slices.Contains(found, p) {
-			return p
-		}
-	}
-	return i.programs[0]
+	at := slices.IndexFunc(i.programs, func(p string) bool { return slices.Contains(found, p) })
+	return i.programs[max(at, 0)]
 }
 
 // runCode implements sandbox_run. It creates a private sandbox, runs the code, and always removes the sandbox.
