@@ -127,13 +127,6 @@ func (d decoder) document(doc *Document) {
 	doc.placeOutputs(d)
 }
 
-// outputs decodes `outputs:`, which may come before `sandbox:`.
-func (doc *Document) outputs(d decoder, n *yamlnode.Node) {
-	doc.named = []string{}
-	d.Decode(n, "outputs", &doc.named)
-	d.AddBelow("", rules.Globs(doc.named).Problems())
-}
-
 // placeOutputs copies the top-level `outputs:` to the sandbox, where it may also be written.
 func (doc *Document) placeOutputs(d decoder) {
 	switch {
@@ -193,8 +186,10 @@ func (doc *Document) meta(d decoder, key, n *yamlnode.Node) {
 		d.Decode(n, "tools", &m.Tools)
 	case "use":
 		doc.use(d, n)
-	case "outputs":
-		doc.outputs(d, n)
+	case "outputs": // may come before `sandbox:`
+		doc.named = []string{}
+		d.Decode(n, "outputs", &doc.named)
+		d.AddBelow("", rules.Globs(doc.named).Problems())
 	case "output":
 		d.merges(n)
 		m.HasOutput = lookup(n, "schema") != nil || lookup(n, "format") != nil

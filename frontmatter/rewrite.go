@@ -61,15 +61,10 @@ func guarded(body string) string {
 	return body[:at] + "{{! }}" + body[at:]
 }
 
-// secondBlock reports whether the template begins with frontmatter, which Genkit would remove.
-func secondBlock(body string) bool {
-	p, problem := cut("", []byte(strings.TrimSpace(body)))
-	return problem == nil && p.found && p.open == 0
-}
-
 // movable reports files Source cannot rewrite.
 func (r decoder) movable(d *Document) {
-	if secondBlock(d.Body) {
+	p, problem := cut("", []byte(strings.TrimSpace(d.Body)))
+	if problem == nil && p.found && p.open == 0 { // Genkit would remove it
 		const message = "the template begins with a second frontmatter block"
 		r.Add(&Error{File: d.File, Line: d.BodyLine, Message: message, Hint: "merge the two"})
 	}

@@ -35,7 +35,11 @@ func (p promptFS) rewritten(name string) (data []byte, ok bool, err error) {
 		return nil, false, err
 	}
 	if isPartial(name) {
-		return nil, false, p.checkPartials(name)
+		found, err := findPartials(p.fsys, "", true)
+		if err == nil {
+			err = found.cycleFrom(partialName(name))
+		}
+		return nil, false, err
 	}
 	src, err := frontmatter.ReadFS(p.fsys, name, name)
 	if err != nil {
@@ -50,15 +54,6 @@ func (p promptFS) rewritten(name string) (data []byte, ok bool, err error) {
 		data = withMark(data)
 	}
 	return data, err == nil, err
-}
-
-// checkPartials returns an error if a partial includes itself, directly or through other partials.
-func (p promptFS) checkPartials(name string) error {
-	found, err := findPartials(p.fsys, "", true)
-	if err != nil {
-		return err
-	}
-	return found.cycleFrom(partialName(name))
 }
 
 // Open opens a file. Prompt files are rewritten, and other files are unchanged.

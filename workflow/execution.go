@@ -367,7 +367,8 @@ func (ex *execution) keep(status Status, res result, failure *Error) error {
 	if res.last && failure == nil {
 		ex.scope.last = res.output
 	}
-	return ex.scope.setOutput(ex.id, res.output)
+	ex.scope.update(ex.id, map[string]any{"output": res.output})
+	return ex.scope.account(ex.id, expr.Size(res.output))
 }
 
 // failure returns an Error with the step's path.

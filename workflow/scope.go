@@ -87,12 +87,6 @@ func (sc *scope) update(id string, change map[string]any, remove ...string) {
 	sc.steps[id] = entry
 }
 
-// setOutput stores a step's output.
-func (sc *scope) setOutput(id string, output any) error {
-	sc.update(id, map[string]any{"output": output})
-	return sc.account(id, expr.Size(output))
-}
-
 // assign sets variables.
 func (sc *scope) assign(values map[string]any) error {
 	vars := maps.Clone(sc.vars)
