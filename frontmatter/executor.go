@@ -3,7 +3,6 @@ package frontmatter
 import (
 	"strings"
 
-	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/rules"
 )
 
@@ -78,10 +77,10 @@ func (c *checker) executor(s Sandbox) {
 	c.oneOf("executor.command", x.Command, known...)
 	c.commandLine(x)
 	c.oneOf("executor.resume", string(x.Resume), string(ResumeNever), string(ResumeStep), string(ResumeSession))
-	c.within("executor.max_turns", x.MaxTurns, 1, maxExecutorTurns)
-	c.within("executor.budget.output_tokens", x.Budget.OutputTokens, 1, maxExecutorTokens)
-	c.within("executor.timeout_seconds", x.TimeoutSeconds, 1, int64(bound.ExecTimeout.Seconds()))
-	c.within("executor.stall_seconds", x.StallSeconds, 1, int64(bound.ExecTimeout.Seconds()))
+	within(c, "executor.max_turns", x.MaxTurns, 1, maxExecutorTurns)
+	within(c, "executor.budget.output_tokens", x.Budget.OutputTokens, 1, maxExecutorTokens)
+	within(c, "executor.timeout_seconds", x.TimeoutSeconds, 1, maxExecSeconds)
+	within(c, "executor.stall_seconds", x.StallSeconds, 1, maxExecSeconds)
 	if usd := x.Budget.USD; !(usd >= 0 && usd <= maxExecutorUSD) {
 		c.Add("executor.budget.usd", "", "executor.budget.usd must be above 0 and at most %d, not %v", maxExecutorUSD, usd)
 	}

@@ -91,7 +91,7 @@ func (d *Document) header() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	value, err := flow(uses)
+	value, err := sanitize.JSON(uses) // one line, which is also valid YAML
 	if err != nil {
 		return "", err
 	}
@@ -114,7 +114,7 @@ func (d *Document) header() (string, error) {
 	if d.Meta.MaxTurns == 0 {
 		fmt.Fprintf(&out, "maxTurns: %d\n", DefaultMaxTurns)
 	}
-	fmt.Fprintf(&out, "use: %s\n", value)
+	fmt.Fprintf(&out, "use: %s\n", escape(string(value)))
 	return out.String(), d.same(out.String(), uses)
 }
 
@@ -148,12 +148,6 @@ func plainDates(n *yamlnode.Node) {
 	for _, c := range n.Content {
 		plainDates(c)
 	}
-}
-
-// flow returns v as one line of JSON, which is also valid YAML.
-func flow(v any) (string, error) {
-	b, err := sanitize.JSON(v)
-	return escape(string(b)), err
 }
 
 // escape escapes characters JSON allows in strings but YAML parsers fold or refuse.

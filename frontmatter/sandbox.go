@@ -297,9 +297,9 @@ func (s Sandbox) Problems() Errors {
 	c.limits(s.Limits)
 	c.network(s)
 	c.services(s)
-	c.within("yield_ms", s.YieldMS, 1, maxYieldMS)
-	c.within("timeout_seconds", s.TimeoutSeconds, 1, maxExecSeconds)
-	c.within("max_stdout_bytes", s.MaxStdoutBytes, 1, maxStdoutBytes)
+	within(&c, "yield_ms", s.YieldMS, 1, maxYieldMS)
+	within(&c, "timeout_seconds", s.TimeoutSeconds, 1, maxExecSeconds)
+	within(&c, "max_stdout_bytes", s.MaxStdoutBytes, 1, maxStdoutBytes)
 	c.AddBelow("", s.Environment().Problems())
 	c.caches(s)
 	c.AddBelow("", rules.Globs(s.Outputs).Problems())
@@ -321,11 +321,12 @@ func (c *checker) oneOf(field, value string, known ...string) {
 	c.Add(field, suggest.Hint(value, known), "unknown %s %q", field, sanitize.Clip(value))
 }
 
-func (c *checker) within(field string, value, low, high int64) {
+// within reports a number or a duration outside a range. Zero means the default.
+func within[T int64 | Duration](c *checker, field string, value, low, high T) {
 	if value == 0 || (value >= low && value <= high) {
 		return
 	}
-	c.Add(field, "", "%s must be %d to %d, not %d", field, low, high, value)
+	c.Add(field, "", "%s must be %v to %v, not %v", field, low, high, value)
 }
 
 func (c *checker) names(s Sandbox) {
@@ -368,18 +369,12 @@ func (c *checker) env(env map[string]string) {
 func (c *checker) limits(l Limits) {
 	for _, f := range l.fields() {
 		least, most := backend.LimitNamed(f.name).Bounds()
-		c.within("limits."+f.name, *f.value, least, most)
+		within(c, "limits."+f.name, *f.value, least, most)
 	}
-	c.within("limits.timeout_seconds", l.TimeoutSeconds, 1, maxIdleSeconds)
-	c.within("limits.exec_timeout_seconds", l.ExecTimeoutSeconds, 1, maxExecSeconds)
-	c.timeout("limits.idle_timeout", l.IdleTimeout, maxIdle)
-	c.timeout("limits.exec_timeout", l.ExecTimeout, maxExec)
-}
-
-func (c *checker) timeout(field string, d, most Duration) {
-	if d != 0 && (d < minTimeout || d > most) {
-		c.Add(field, "", "%s must be %s to %s, not %s", field, minTimeout, most, d)
-	}
+	within(c, "limits.timeout_seconds", l.TimeoutSeconds, 1, maxIdleSeconds)
+	within(c, "limits.exec_timeout_seconds", l.ExecTimeoutSeconds, 1, maxExecSeconds)
+	within(c, "limits.idle_timeout", l.IdleTimeout, minTimeout, maxIdle)
+	within(c, "limits.exec_timeout", l.ExecTimeout, minTimeout, maxExec)
 }
 
 func (c *checker) network(s Sandbox) {
