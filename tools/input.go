@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -50,10 +51,11 @@ func templateInput(doc *frontmatter.Document, schema, input map[string]any) (any
 	data := map[string]any{}
 	maps.Copy(data, doc.Meta.Input)
 	maps.Copy(data, input)
-	variables, err := templateData(data)
+	plain, err := expr.Normalize(data, math.MaxInt) // the values that Genkit would read from JSON
 	if err != nil {
-		return nil, &sanitize.Error{Text: err.Error(), Err: backend.ErrInvalid}
+		return nil, &sanitize.Error{Text: "cannot encode the input as JSON: " + err.Error(), Err: backend.ErrInvalid}
 	}
+	variables := neutral(plain)
 	if schema == nil {
 		return expr.Map(variables, exactText), nil
 	}

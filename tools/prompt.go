@@ -2,7 +2,6 @@ package tools
 
 import (
 	"fmt"
-	"math"
 	"path"
 	"regexp"
 	"strconv"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
-	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
@@ -190,15 +188,6 @@ func neutral(v any) any {
 		return out
 	}
 	return v
-}
-
-// templateData converts input to the values Genkit would read from JSON, with neutral applied.
-func templateData(input map[string]any) (any, error) {
-	v, err := expr.Normalize(input, math.MaxInt)
-	if err != nil {
-		return nil, fmt.Errorf("cannot encode the input as JSON: %w", err)
-	}
-	return neutral(v), nil
 }
 
 // exactText converts large integers to text, because Genkit rounds them.
