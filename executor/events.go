@@ -74,7 +74,13 @@ func (r *run) event(e Event) {
 		if r.inv.CountTurns {
 			r.turns++
 		}
-		r.told(e.Usage)
+		switch u := e.Usage; {
+		case u == nil:
+		case u.Whole:
+			r.whole = u
+		default:
+			r.res.Told.add(*u, 1)
+		}
 	case KindEnd:
 		r.seen.End = e.End
 		if r.talk != nil {
@@ -87,17 +93,6 @@ func (r *run) event(e Event) {
 	}
 	if r.o.OnEvent != nil {
 		r.o.OnEvent(e)
-	}
-}
-
-// told adds usage reported by the CLI.
-func (r *run) told(u *Usage) {
-	switch {
-	case u == nil:
-	case u.Whole:
-		r.whole = u
-	default:
-		r.res.Told.add(*u, 1)
 	}
 }
 

@@ -145,11 +145,10 @@ func Run(ctx context.Context, s *session.Session, d Driver, t Task, o *Options) 
 	ctx, span := telemetry.StartWith(ctx, r.o.TracerProvider, telemetry.SpanExecutor,
 		telemetry.KeyExecutor.String(d.Name()))
 	defer func() { r.end(span, err) }()
-	if err := r.check(); err != nil {
-		return r.res, fmt.Errorf("executor %s: %w", d.Name(), err)
+	if err = r.check(); err == nil {
+		err = r.do(ctx)
+		r.after(context.WithoutCancel(ctx))
 	}
-	err = r.do(ctx)
-	r.after(context.WithoutCancel(ctx))
 	if err != nil {
 		err = fmt.Errorf("executor %s: %w", d.Name(), err)
 	}
