@@ -166,35 +166,27 @@ func fanError(errs []*Error, what string, name func(int, *Failure) string) error
 	var failed []Failure
 	var first, limit string
 	var stop *Error
-	count := 0
 	for i, e := range errs {
 		switch {
 		case e == nil:
-			continue
-		case e.Final:
-			if stop == nil || e.Code != CodeCancelled && stop.Code == CodeCancelled {
-				stop = e
-			}
-			continue
-		}
-		f := Failure{Step: e.Step, Code: e.Code, Message: e.Message}
-		limit = cmp.Or(limit, e.Limit)
-		label := name(i, &f)
-		if count++; count == 1 {
-			first = fmt.Sprintf("%s %s", what, label)
-		}
-		if count <= maxFailures {
+		case !e.Final:
+			f := Failure{Step: e.Step, Code: e.Code, Message: e.Message}
+			first, limit = cmp.Or(first, what+" "+name(i, &f)), cmp.Or(limit, e.Limit)
 			failed = append(failed, f)
+		case stop == nil || e.Code != CodeCancelled && stop.Code == CodeCancelled:
+			stop = e
 		}
 	}
+	count := len(failed)
 	switch {
 	case stop != nil && (count == 0 || stop.Code != CodeCancelled):
 		return stop
 	case count == 0:
 		return nil
-	case count == 1:
-		return &Error{Code: codeBranches, Message: first + " failed: " + failed[0].Message, Failed: failed, Limit: limit}
 	}
-	msg := fmt.Sprintf("%d of %d failed, first %s: %s", count, len(errs), first, failed[0].Message)
-	return &Error{Code: codeBranches, Message: msg, Failed: failed, Limit: limit}
+	msg := first + " failed: " + failed[0].Message
+	if count > 1 {
+		msg = fmt.Sprintf("%d of %d failed, first %s: %s", count, len(errs), first, failed[0].Message)
+	}
+	return &Error{Code: codeBranches, Message: msg, Failed: failed[:min(count, maxFailures)], Limit: limit}
 }
