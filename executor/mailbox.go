@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"sync"
@@ -16,7 +17,7 @@ const maxMail = 16 << 20
 type mailbox struct {
 	mu     sync.Mutex // guards the fields below
 	more   *sync.Cond // signals changes of these fields
-	b      []byte
+	b      bytes.Buffer
 	closed bool
 }
 
@@ -33,30 +34,24 @@ func (m *mailbox) Write(p []byte) (int, error) {
 	if m.closed {
 		return len(p), nil
 	}
-	if len(m.b)+len(p) > maxMail {
+	if m.b.Len()+len(p) > maxMail {
 		return 0, fmt.Errorf("it does not read the responses to its requests: %w", backend.ErrInvalid)
 	}
-	m.b = append(m.b, p...)
 	m.more.Signal()
-	return len(p), nil
+	return m.b.Write(p)
 }
 
 // Read implements io.Reader.
 func (m *mailbox) Read(p []byte) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for len(m.b) == 0 {
+	for m.b.Len() == 0 {
 		if m.closed {
 			return 0, io.EOF
 		}
 		m.more.Wait()
 	}
-	n := copy(p, m.b)
-	m.b = m.b[n:]
-	if len(m.b) == 0 {
-		m.b = nil
-	}
-	return n, nil
+	return m.b.Read(p)
 }
 
 // close ends the input after the written data.
