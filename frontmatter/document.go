@@ -154,11 +154,8 @@ func (d *Document) Text() string { return d.parts.text }
 
 // looksLikeSandbox detects misspellings, because Genkit ignores unknown keys and would run without a sandbox.
 func looksLikeSandbox(key string) bool {
-	if strings.HasPrefix(key, "sandbox.") {
-		return true
-	}
-	near, ok := suggest.Closest(key, []string{"sandbox"})
-	return ok && near == "sandbox" && len(key) < 12
+	_, near := suggest.Closest(key, []string{"sandbox"})
+	return near && len(key) < 12 || strings.HasPrefix(key, "sandbox.")
 }
 
 // meta decodes a key other than `sandbox`. Genkit silently drops values with a wrong type; meta reports them.

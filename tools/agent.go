@@ -221,10 +221,7 @@ func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 		return res, err
 	}
 	opening, _ := ctx.Value(openingKey{}).(*opening)
-	if err := opening.failure(); err != nil {
-		return res, err
-	}
-	if err := finished(x.model, resp); err != nil {
+	if err := cmp.Or(opening.failure(), finished(x.model, resp)); err != nil {
 		return res, err
 	}
 	res.Output, err = a.parse(resp)

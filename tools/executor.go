@@ -258,11 +258,11 @@ func taskOf(req *ai.ModelRequest, wholeModel bool, modelName string) (t executor
 // no pattern is configured, loadSkills uses skills/*, which may match nothing.
 func (b *binding) loadSkills(ctx context.Context, file string) (skills []skill.Skill, err error) {
 	patterns := b.cfg.Executor.Skills
-	if file == "" {
-		if len(patterns) > 0 {
-			return nil, fmt.Errorf("tools: %w: executor.skills requires an agent that is loaded from a file",
-				backend.ErrUnsupported)
-		}
+	switch {
+	case file == "" && len(patterns) > 0:
+		return nil, fmt.Errorf("tools: %w: executor.skills requires an agent that is loaded from a file",
+			backend.ErrUnsupported)
+	case file == "":
 		return nil, nil
 	}
 	root, err := os.OpenRoot(filepath.Dir(file)) // does not follow links out of the directory

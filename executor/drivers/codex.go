@@ -187,10 +187,8 @@ func codexEvents(l codexLine) []executor.Event {
 
 // codexFailure returns the outcome of a failed turn. The message contains the HTTP status of the response.
 func codexFailure(message string) executor.Outcome {
-	for _, status := range []string{"401 Unauthorized", "403 Forbidden"} {
-		if strings.Contains(message, status) {
-			return executor.AuthError
-		}
+	if strings.Contains(message, "401 Unauthorized") || strings.Contains(message, "403 Forbidden") {
+		return executor.AuthError
 	}
 	return executor.ModelError
 }
