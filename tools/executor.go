@@ -94,12 +94,9 @@ func (b *binding) execute(ctx context.Context, p *ai.ModelParams) (*ai.ModelResp
 	if err != nil {
 		return nil, classified(err)
 	}
-	answer := res.Text
-	if len(res.Data) > 0 {
-		answer = string(res.Data)
-	}
 	return &ai.ModelResponse{
-		Request: p.Request, Message: ai.NewModelTextMessage(answer), FinishReason: ai.FinishReasonStop, Raw: res,
+		Request: p.Request, Message: ai.NewModelTextMessage(cmp.Or(string(res.Data), res.Text)),
+		FinishReason: ai.FinishReasonStop, Raw: res,
 		Usage: &ai.GenerationUsage{
 			InputTokens: int(x.metered.InputTokens), OutputTokens: int(x.metered.OutputTokens),
 			TotalTokens:         int(x.metered.InputTokens + x.metered.OutputTokens),

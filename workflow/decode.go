@@ -94,13 +94,9 @@ func (o *object) text(key string) (s string) {
 
 // word returns a key's text if it is a valid id.
 func (o *object) word(key string) string {
-	n := o.at[key]
-	if n == nil {
-		return ""
-	}
 	s := o.text(key)
 	if s != "" && !id.MatchString(s) {
-		o.Fail(n, "use at most 64 letters, digits, '_', or '-', starting with a letter or '_'",
+		o.Fail(o.at[key], "use at most 64 letters, digits, '_', or '-', starting with a letter or '_'",
 			"%s %q of %s is not a valid name", key, clip(s), o.what)
 		return ""
 	}
