@@ -123,9 +123,7 @@ func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.
 	}
 	out, err = do(ctx, in)
 	if err != nil && refuses(toolspec.ErrorOf(err).Code) {
-		if unrecorded := b.noteRefusal(ctx, toolspec.ErrorOf(err)); unrecorded != nil {
-			err = unrecorded
-		}
+		err = cmp.Or(b.noteRefusal(ctx, toolspec.ErrorOf(err)), err)
 	}
 	span := trace.SpanFromContext(ctx)
 	if given != nil && err == nil { // the arguments of a failed call may contain anything, including secrets
@@ -154,10 +152,7 @@ func refuses(code toolspec.Code) bool {
 
 // refused records the refusal of a call by a check, and returns the reason.
 func (b *binding) refused(ctx context.Context, fail *toolspec.Error) error {
-	if err := b.noteRefusal(ctx, fail); err != nil {
-		return err
-	}
-	return fail
+	return cmp.Or[error](b.noteRefusal(ctx, fail), fail)
 }
 
 // noteRefusal writes the refusal of a call to the audit log and to the call's span.
