@@ -304,11 +304,11 @@ func (s Sandbox) Problems() Errors {
 	c.caches(s)
 	c.AddBelow("", rules.Globs(s.Outputs).Problems())
 	c.ports(s)
-	if s.HostTools != nil {
-		c.AddBelow("host_tools.", s.HostTools.Problems())
-	}
 	c.executor(s)
 	c.modes(s)
+	if s.HostTools != nil { // after a wrong mode, which has the same position
+		c.AddBelow("host_tools.", s.HostTools.Problems())
+	}
 	return c.Errors
 }
 
