@@ -171,7 +171,8 @@ func fanError(errs []*Error, what string, name func(int, *Failure) string) error
 		case e == nil:
 		case !e.Final:
 			f := Failure{Step: e.Step, Code: e.Code, Message: e.Message}
-			first, limit = cmp.Or(first, what+" "+name(i, &f)), cmp.Or(limit, e.Limit)
+			label := name(i, &f) // also sets the branch or the index of f
+			first, limit = cmp.Or(first, what+" "+label), cmp.Or(limit, e.Limit)
 			failed = append(failed, f)
 		case stop == nil || e.Code != CodeCancelled && stop.Code == CodeCancelled:
 			stop = e
