@@ -26,7 +26,7 @@ func (b *binding) tools() []*tool {
 		return append(b.codeTools(seconds), b.snapshotTools()...)
 	case frontmatter.ModeScript:
 		def := b.runDefinition("in your sandbox, which keeps its files between calls: the working directory is /workspace")
-		def.Destructive = true
+		def.Destructive, def.Description = true, def.Description+b.hostNote()
 		return []*tool{newTool(b, b.runScript, def, seconds(b.maxSeconds))}
 	}
 	def := b.runDefinition("in a fresh sandbox that is removed afterwards: nothing is kept between calls")
@@ -37,7 +37,7 @@ func (b *binding) tools() []*tool {
 func (b *binding) runDefinition(place string) toolspec.Definition {
 	return toolspec.Definition{
 		Name: toolspec.ToolRun, Title: "Run a program", Network: true,
-		Description: "Runs a program " + place + ". Pass the source text as code; print what you need, because only stdout, stderr, and the exit code are returned. Pass input files in files." + b.networkNote() + b.hostNote(),
+		Description: "Runs a program " + place + ". Pass the source text as code; print what you need, because only stdout, stderr, and the exit code are returned. Pass input files in files." + b.networkNote(),
 	}
 }
 
