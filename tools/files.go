@@ -53,7 +53,10 @@ func (b *binding) fsWrite(ctx context.Context, in fsWriteInput) (out fsWriteOutp
 		return out, toolspec.Failf(toolspec.CodeExists, "%s already exists", sanitize.Clip(in.Path)).
 			WithRemediation("Pass overwrite: true to replace it, or write to another path.")
 	}
-	return fsWriteOutput{done: done{OK: true}, Path: absolute(s, info.Path), SizeBytes: info.Size}, err
+	if err != nil {
+		return out, err
+	}
+	return fsWriteOutput{done: done{OK: true}, Path: absolute(s, info.Path), SizeBytes: info.Size}, nil
 }
 
 // fileMode parses octal permissions. If text is empty, it returns zero, and the sandbox uses the default.
