@@ -191,9 +191,9 @@ func (a *Agent) generate(ctx context.Context, req *ai.GenerateActionOptions,
 	o RunOptions) (res AgentResult, err error) {
 	w := &watcher{provider: maker(req.Model), onTool: o.OnTool}
 	x := &execution{agent: a.name, file: a.doc.File, model: req.Model, turns: o.MaxTurns, watch: w}
-	if a.coding() {
+	if a.coding() { // the usage of coding agents is added when they end
 		ctx = context.WithValue(ctx, executionKey{}, x)
-		req.Model = placeholderModel // its usage is added when it ends
+		req.Model = placeholderModel
 	} else {
 		// The first middleware is the guard, which may ask the model again.
 		req.Use = slices.Insert(req.Use, 1, local("workcell/count", &ai.Hooks{WrapModel: w.model}))

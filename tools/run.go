@@ -31,6 +31,7 @@ type launcher struct {
 	env      map[string]string
 }
 
+// launcherOf returns the launcher of a runtime. For an unknown runtime, which checkRun refuses, it is empty.
 func launcherOf(r frontmatter.Runtime) launcher {
 	return map[frontmatter.Runtime]launcher{
 		frontmatter.RuntimeNode: {programs: []string{"node", "nodejs"}, file: "main.js"},
