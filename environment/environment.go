@@ -26,6 +26,7 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
@@ -143,12 +144,10 @@ func (b *Builder) Recipe(e session.Environment, user string) (recipe string, hos
 func (b *Builder) Lock(ctx context.Context, recipe string) (unlock func(), err error) {
 	turn, _ := b.turns.LoadOrStore(recipe, make(chan struct{}, 1))
 	install := turn.(chan struct{})
-	select {
-	case install <- struct{}{}:
-		return b.lockFile(ctx, recipe, func() { <-install })
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := bound.Enter(ctx, install); err != nil {
+		return nil, err
 	}
+	return b.lockFile(ctx, recipe, func() { <-install })
 }
 
 // lockFile adds the lock between processes to the lock within this process. release releases the latter.

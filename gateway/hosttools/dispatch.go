@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/sandbox"
@@ -184,7 +185,7 @@ func (p *pass) perform(ctx context.Context) Reply {
 		left = approvalWait // a refusal would waste the approval
 	}
 	// The call needs no slot before, because an approval may take long.
-	if _, fail := p.queue(ctx, left, func(ctx context.Context) error { return enter(ctx, slots) }); fail != nil {
+	if _, fail := p.queue(ctx, left, func(ctx context.Context) error { return bound.Enter(ctx, slots) }); fail != nil {
 		return refuse(fail, time.Second)
 	}
 	p.settle()
@@ -210,7 +211,7 @@ func (p *pass) perform(ctx context.Context) Reply {
 
 // read parses the arguments and checks them against the schema.
 func (p *pass) read(ctx context.Context) *Error {
-	if enter(ctx, p.set.reading) != nil { // limited, because large arguments need time and memory
+	if bound.Enter(ctx, p.set.reading) != nil { // limited, because large arguments need time and memory
 		return ended(ctx)
 	}
 	defer func() { <-p.set.reading }()
@@ -269,7 +270,7 @@ func (p *pass) deciding(ctx context.Context) (done func(), fail *Error) {
 	if p.entry.when == nil {
 		return func() {}, nil
 	}
-	if enter(ctx, p.set.tally.deciding) != nil {
+	if bound.Enter(ctx, p.set.tally.deciding) != nil {
 		return nil, ended(ctx)
 	}
 	return func() { <-p.set.tally.deciding }, nil
@@ -311,16 +312,6 @@ func (p *pass) queue(
 	}
 	return 0, toolspec.Failf(toolspec.CodeCapacity, "too many concurrent host tool calls").
 		WithRemediation("Wait, then call again with fewer concurrent calls.")
-}
-
-// enter waits for a slot.
-func enter(ctx context.Context, slots chan<- struct{}) error {
-	select {
-	case slots <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // outcome is the result of a handler.

@@ -16,6 +16,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
+
+	"github.com/workcell-dev/workcell/internal/bound"
 )
 
 // Limits of one connection.
@@ -160,10 +162,8 @@ func (l *link) line() (line []byte, settle func(), err error) {
 		case len(line) <= smallLine || large:
 			continue
 		}
-		select {
-		case l.load().large <- struct{}{}:
-		case <-l.ctx.Done():
-			return nil, settle, l.ctx.Err()
+		if err := bound.Enter(l.ctx, l.load().large); err != nil {
+			return nil, settle, err
 		}
 		large = true
 		settle = func() { <-l.load().large }
@@ -176,10 +176,8 @@ func (l *link) line() (line []byte, settle func(), err error) {
 // admit waits for capacity for a request.
 func (l *link) admit(req *jsonrpc.Request) error {
 	r := &request{Request: req, size: requestCost*int64(len(req.Params)) + 1024}
-	select {
-	case l.load().slots <- struct{}{}:
-	case <-l.ctx.Done():
-		return l.ctx.Err()
+	if err := bound.Enter(l.ctx, l.load().slots); err != nil {
+		return err
 	}
 	if err := l.load().pending.Acquire(l.ctx, r.size); err != nil {
 		<-l.load().slots
@@ -226,12 +224,10 @@ func (l *link) Write(_ context.Context, msg jsonrpc.Message) error {
 
 // send writes a message. It fails if the peer does not read.
 func (l *link) send(msg jsonrpc.Message) error {
-	select {
-	case l.writing <- struct{}{}:
-		defer func() { <-l.writing }()
-	case <-l.ctx.Done():
-		return l.ctx.Err()
+	if err := bound.Enter(l.ctx, l.writing); err != nil {
+		return err
 	}
+	defer func() { <-l.writing }()
 	data, err := jsonrpc.EncodeMessage(msg)
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/httpconn"
 	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/sanitize"
@@ -205,13 +206,11 @@ func (x *exchange) enter(ctx context.Context) *refusal {
 		return refuse(http.StatusTooManyRequests, "limits.per_second", "Send fewer requests per second, then try again.",
 			"too many requests to %s", x.Name)
 	}
-	select {
-	case x.slots <- struct{}{}:
-		x.leave = func() { <-x.slots }
-	case <-ctx.Done():
+	if bound.Enter(ctx, x.slots) != nil {
 		return refuse(http.StatusTooManyRequests, "limits.concurrent", "Send fewer requests at once.",
 			"too many requests to %s at once", x.Name)
 	}
+	x.leave = func() { <-x.slots }
 	x.key = http.Header{}
 	if x.Auth != nil {
 		if err := x.Auth(x.key); err != nil {

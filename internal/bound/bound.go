@@ -24,6 +24,16 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// Enter waits for a slot, at most until ctx is done. The caller must receive from slots after the work.
+func Enter(ctx context.Context, slots chan<- struct{}) error {
+	select {
+	case slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // Await calls f every second until f succeeds or passes returns false for the error. After limit, or when ctx is done,
 // Await returns the last error. It logs the first error with text.
 func Await[T any](ctx context.Context, limit time.Duration, log *slog.Logger, text string, passes func(error) bool,

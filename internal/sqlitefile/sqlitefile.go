@@ -217,7 +217,7 @@ func (f *File) Each(ctx context.Context, fn func(Row) error, query string, args 
 // Tx runs fn in a transaction. When Tx returns nil, the transaction is on disk. Errors of SQLite are converted to the
 // errors of this package. Errors of fn are returned unchanged.
 func (f *File) Tx(ctx context.Context, fn func(*sql.Tx) error) error {
-	if err := f.await(ctx); err != nil {
+	if err := bound.Enter(ctx, f.turn); err != nil {
 		return err
 	}
 	defer func() { <-f.turn }()
@@ -235,7 +235,7 @@ func (f *File) Tx(ctx context.Context, fn func(*sql.Tx) error) error {
 // Exec runs a single statement as a separate transaction and returns the number of changed rows. It takes a third less
 // time than Tx with one statement.
 func (f *File) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	if err := f.await(ctx); err != nil {
+	if err := bound.Enter(ctx, f.turn); err != nil {
 		return 0, err
 	}
 	defer func() { <-f.turn }()
@@ -249,16 +249,6 @@ func (f *File) Exec(ctx context.Context, query string, args ...any) (int64, erro
 		return 0, f.Error(err)
 	}
 	return res.RowsAffected()
-}
-
-// await waits for the turn to write.
-func (f *File) await(ctx context.Context) error {
-	select {
-	case f.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // Close closes the file.

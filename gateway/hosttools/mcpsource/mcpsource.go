@@ -20,6 +20,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/toolspec"
@@ -329,12 +330,10 @@ func (s *source) result(res *mcp.CallToolResult) (hosttools.Result, error) {
 
 // connect returns the connection, and creates one if necessary.
 func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
-	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
-	case <-ctx.Done():
-		return nil, s.unavailable("it is busy", ctx.Err())
+	if err := bound.Enter(ctx, s.turn); err != nil {
+		return nil, s.unavailable("it is busy", err)
 	}
+	defer func() { <-s.turn }()
 	s.mu.Lock()
 	cs, closed := s.session, s.closed
 	if cs != nil && s.broken.Load() { // watch will notice this too
