@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/interrupt"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session/record"
@@ -62,16 +63,6 @@ type job struct {
 func (j *job) report(message string) {
 	j.latest.Store(&message)
 	(*j.to.Load())(message)
-}
-
-// over reports whether the work has ended.
-func (j *job) over() bool {
-	select {
-	case <-j.Done():
-		return true
-	default:
-		return false
-	}
 }
 
 // end stores the result of the work.
@@ -332,7 +323,7 @@ func statusOf(jobs ...*job) taskStatusOutput {
 	out := taskStatusOutput{Tasks: []taskStatus{}}
 	for _, j := range jobs {
 		st := taskStatus{TaskID: j.id, Tool: j.tool, State: "running", AgeSeconds: int64(time.Since(j.began).Seconds())}
-		if j.over() {
+		if bound.Closed(j.Done()) {
 			st.State = j.state
 		}
 		st.Progress = *cmp.Or(j.latest.Load(), new(string))

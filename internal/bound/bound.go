@@ -34,6 +34,16 @@ func Enter(ctx context.Context, slots chan<- struct{}) error {
 	}
 }
 
+// Closed reports whether done is closed. Nothing may be sent to done.
+func Closed(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
 // Await calls f every second until f succeeds or passes returns false for the error. After limit, or when ctx is done,
 // Await returns the last error. It logs the first error with text.
 func Await[T any](ctx context.Context, limit time.Duration, log *slog.Logger, text string, passes func(error) bool,

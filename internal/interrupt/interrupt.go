@@ -6,10 +6,12 @@ package interrupt
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"sync/atomic"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/bound"
 )
 
 // Job is work that can continue after its first call has returned to ask for approvals. The methods are safe for
@@ -151,13 +153,8 @@ func (r *Rounds[J]) Keep(id string, owner any, round Round[J]) {
 	if r.kept == nil {
 		r.kept = map[string]owned[J]{}
 	}
-	for id, old := range r.kept {
-		select {
-		case <-old.Job.Done():
-			delete(r.kept, id) // no answer arrived in time
-		default:
-		}
-	}
+	// No answer arrived in time for the rounds of ended jobs.
+	maps.DeleteFunc(r.kept, func(_ string, old owned[J]) bool { return bound.Closed(old.Job.Done()) })
 	r.kept[id] = owned[J]{round, owner}
 }
 

@@ -121,7 +121,7 @@ func (s *source) current(ctx context.Context, again bool) (*mcp.ClientSession, [
 		}
 		s.mu.Lock()
 		l := s.latest
-		if s.stale.Swap(false) || l == nil || l.of != cs || l.over() && (again || !l.ok) {
+		if s.stale.Swap(false) || l == nil || l.of != cs || bound.Closed(l.done) && (again || !l.ok) {
 			l = &listing{of: cs, done: make(chan struct{})}
 			s.latest = l
 			s.mu.Unlock()
@@ -139,15 +139,6 @@ func (s *source) current(ctx context.Context, again bool) (*mcp.ClientSession, [
 		if l.ok {
 			return cs, l.tools, nil
 		}
-	}
-}
-
-func (l *listing) over() bool {
-	select {
-	case <-l.done:
-		return true
-	default:
-		return false
 	}
 }
 
