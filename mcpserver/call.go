@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -83,12 +82,9 @@ func (s *Server) perform(ctx context.Context, c call, do handler) (res *mcp.Call
 	defer cancel(nil)
 	// When a server or session closes, the SDK waits for running calls, which may take an hour.
 	defer context.AfterFunc(c.scope.ctx, func() { cancel(errServerClosed) })()
-	defer func() {
-		if r := recover(); r != nil {
-			s.log.ErrorContext(ctx, "a tool panicked", "tool", c.tool, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			res, err = failed(toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", c.tool))
-		}
-	}()
+	defer bound.Recovered(ctx, s.log, "a tool panicked", func() {
+		res, err = failed(toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", c.tool))
+	}, "tool", c.tool)
 	out, err := do(bound.WithEdits(ctx, c.scope.edits), c)
 	switch {
 	case err == nil:

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -248,13 +247,9 @@ func (s *Server) beginScopes(find resolver) mcp.Middleware {
 // protect is middleware to recover panics of handlers, because they would crash the server.
 func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
-		defer func() {
-			if r := recover(); r != nil {
-				s.log.ErrorContext(ctx, "a request panicked", "method", method, "panic", fmt.Sprint(r),
-					"stack", string(debug.Stack()))
-				res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the request failed inside Workcell"}
-			}
-		}()
+		defer bound.Recovered(ctx, s.log, "a request panicked", func() {
+			res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the request failed inside Workcell"}
+		}, "method", method)
 		return next(ctx, method, req)
 	}
 }

@@ -5,12 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -164,12 +163,7 @@ func (p *pass) ask(ctx context.Context, why string) (d Decision, err error) {
 	p.asked, p.settle = true, sync.OnceFunc(func() { stop(); extending.Wait() })
 	ctx, cancel := context.WithTimeout(ctx, approvalWait)
 	defer cancel()
-	defer func() {
-		if r := recover(); r != nil {
-			p.set.r.o.Log.ErrorContext(ctx, "an approver panicked", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			d, err = Decision{}, errPanic
-		}
-	}()
+	defer bound.Recovered(ctx, p.set.r.o.Log, "an approver panicked", func() { d, err = Decision{}, errPanic })
 	return p.approver().Approve(ctx, ApprovalRequest{
 		ID: record.NewID(), Server: p.entry.tool.Server, Tool: p.entry.tool.Name,
 		Args: slices.Clone(p.canonical), ArgsSHA256: p.sum, Caller: p.caller, Why: why,

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -349,13 +348,8 @@ func (p *pass) run(ctx context.Context, release func()) (Result, *Error) {
 }
 
 func (p *pass) handle(ctx context.Context) (o outcome) {
-	defer func() {
-		if r := recover(); r != nil {
-			p.set.r.o.Log.ErrorContext(ctx, "a host tool panicked", "tool", p.entry.tool.FullName(),
-				"panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			o = outcome{err: errPanic}
-		}
-	}()
+	defer bound.Recovered(ctx, p.set.r.o.Log, "a host tool panicked", func() { o = outcome{err: errPanic} },
+		"tool", p.entry.tool.FullName())
 	ctx = context.WithValue(ctx, setKey{}, p.set)
 	o.res, o.err = p.entry.tool.Handle(ctx, Call{Args: p.canonical, Caller: p.caller})
 	return o

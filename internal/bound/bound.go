@@ -3,7 +3,9 @@ package bound
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -41,6 +43,15 @@ func Closed(done <-chan struct{}) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// Recovered logs a panic of the caller with text and attrs, and then calls then. Without a panic, it does nothing. Call
+// it with defer.
+func Recovered(ctx context.Context, log *slog.Logger, text string, then func(), attrs ...any) {
+	if r := recover(); r != nil {
+		log.ErrorContext(ctx, text, append(attrs, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))...)
+		then()
 	}
 }
 
