@@ -119,7 +119,7 @@ func typed[In, Out any](do func(context.Context, call, In) (Out, error)) handler
 			return nil, err
 		}
 		out, err := do(ctx, c, in)
-		if refused := (*toolspec.Error)(nil); errors.As(err, &refused) && refused.Rule != "" {
+		if refused, ok := errors.AsType[*toolspec.Error](err); ok && refused.Rule != "" {
 			err = errors.Join(err, decided(ctx, c.scope, c.tool, refused))
 		}
 		return out, err

@@ -188,8 +188,7 @@ func (g *gathering) path(ctx context.Context, p string) error {
 
 // named adds the path to an error.
 func named(p string, err error) error {
-	var known *toolspec.Error
-	if errors.As(err, &known) {
+	if errors.As(err, new(*toolspec.Error)) {
 		return err
 	}
 	e := toolspec.ErrorOf(err)

@@ -61,7 +61,7 @@ func traced(transport string, tools []tool) mcp.Middleware {
 				telemetry.Fail(span, class)
 				labels = append(labels, semconv.ErrorType.String(class))
 			}
-			if refused := (*jsonrpc.Error)(nil); errors.As(err, &refused) {
+			if refused, ok := errors.AsType[*jsonrpc.Error](err); ok {
 				span.SetAttributes(semconv.StatusCode.String(strconv.FormatInt(refused.Code, 10)))
 			}
 			duration.Record(ctx, time.Since(began).Seconds(), metric.WithAttributes(labels...))

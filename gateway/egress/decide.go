@@ -110,9 +110,9 @@ func (a *attempt) end(conn *metered, err error) {
 		in, out = conn.in.Load(), conn.out.Load()
 	}
 	decision, message := "allowed", "egress: connected"
-	var r *refusal
+	r, isRefusal := errors.AsType[*refusal](err)
 	switch {
-	case errors.As(err, &r) && r.rule != "":
+	case isRefusal && r.rule != "":
 		if n := a.d.denied.Add(1); n > audit.MaxRefused {
 			if n == audit.MaxRefused+1 {
 				a.d.g.o.Log.Warn("egress: further refusals are not recorded", "sandbox", a.d.sandbox)
@@ -124,7 +124,7 @@ func (a *attempt) end(conn *metered, err error) {
 	case err != nil:
 		message = "egress: failed"
 	}
-	if errors.As(err, &r) {
+	if isRefusal {
 		telemetry.Fail(a.span, r.kind)
 		attrs = append(attrs, slog.String("kind", r.kind))
 	}

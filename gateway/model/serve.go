@@ -54,8 +54,7 @@ var (
 func (p *Proxy) handler(sandbox string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		dialect, err := p.serve(w, r, sandbox)
-		var f *refusal
-		if errors.As(err, &f) {
+		if f, ok := errors.AsType[*refusal](err); ok {
 			dialect.refuse(w, f)
 		}
 	})
@@ -156,8 +155,7 @@ const maxRefusedSpans = 32
 
 // refuse counts a refusal and records it as a separate span.
 func (x *exchange) refuse(err error) error {
-	var f *refusal
-	if errors.As(err, &f) && x.l.refused(f.spent) <= maxRefusedSpans {
+	if f, ok := errors.AsType[*refusal](err); ok && x.l.refused(f.spent) <= maxRefusedSpans {
 		x.startSpan("")
 		x.span.SetAttributes(semconv.HTTPStatus.Int(f.status))
 		telemetry.Fail(x.span, errorNameOf(f.status).anthropic)
@@ -321,8 +319,8 @@ func (x *exchange) logAnswer(res *http.Response) {
 
 // failed answers if the provider did not answer, or sent an unusable answer.
 func (x *exchange) failed(w http.ResponseWriter, _ *http.Request, err error) {
-	var f *refusal
-	if !errors.As(err, &f) {
+	f, ok := errors.AsType[*refusal](err)
+	if !ok {
 		// The error quotes invalid answers.
 		quoted := httpconn.Secrets(x.key).Replace(err.Error())
 		x.p.o.Log.Warn("a model provider did not respond", "provider", x.provider.Name, "error", quoted)

@@ -40,9 +40,6 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Of returns the outermost hint in an error, or nil if the error contains no hint.
 func Of(err error) *Error {
-	var e *Error
-	if errors.As(err, &e) {
-		return e
-	}
-	return nil
+	e, _ := errors.AsType[*Error](err)
+	return e
 }

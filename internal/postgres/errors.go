@@ -29,8 +29,7 @@ const (
 func IsConflict(err error) bool { return codeOf(err) == uniqueViolation }
 
 func codeOf(err error) string {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pg.Code
 	}
 	return ""
@@ -46,11 +45,9 @@ func isLost(err error) bool {
 		// 08: connection problems. 57P01 to 57P05: the server stops, has crashed, is starting, or has closed this connection.
 		return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P0") && code != "57P04"
 	}
-	var connect *pgconn.ConnectError
-	var network net.Error
-	return errors.As(err, &connect) || errors.As(err, &network) || errors.Is(err, io.EOF) ||
-		errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, net.ErrClosed) || errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err) ||
+	return errors.As(err, new(*pgconn.ConnectError)) || errors.As(err, new(net.Error)) || errors.Is(err, io.EOF) ||
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err) ||
 		strings.Contains(err.Error(), "conn closed") // pgx has no error value for it
 }
 
@@ -70,7 +67,6 @@ func (db *DB) Error(err error) error {
 
 func classify(err error) error {
 	code := codeOf(err)
-	var connect *pgconn.ConnectError
 	switch {
 	case strings.HasPrefix(code, "28"), code == "42501", code == "3D000": // authentication, privileges, missing database
 		return ErrRefused
@@ -78,7 +74,7 @@ func classify(err error) error {
 		return ErrCorrupt
 	case code == "53100":
 		return ErrFull
-	case isLost(err), errors.As(err, &connect):
+	case isLost(err), errors.As(err, new(*pgconn.ConnectError)):
 		return ErrUnreachable
 	}
 	return nil

@@ -191,8 +191,7 @@ CREATE TABLE IF NOT EXISTS workcell.component (name text PRIMARY KEY, version in
 func (db *DB) version(ctx context.Context, name string) (have int, err error) {
 	return have, db.Do(ctx, func(ctx context.Context, q Queryer, _ bool) error {
 		err := q.QueryRow(ctx, `SELECT version FROM workcell.component WHERE name = $1`, name).Scan(&have)
-		var pg *pgconn.PgError
-		if errors.Is(err, pgx.ErrNoRows) || errors.As(err, &pg) && (pg.Code == undefinedTable || pg.Code == undefinedSchema) {
+		if code := codeOf(err); code == undefinedTable || code == undefinedSchema || errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
 		return err
@@ -260,8 +259,7 @@ func (db *DB) repeat(ctx context.Context, fn func(ctx context.Context, again boo
 			db.pool.Reset()
 		}
 		// After other failures, the result is unknown. For example, a commit whose answer is lost fails with "conn closed".
-		var connect *pgconn.ConnectError
-		again = again || !errors.As(err, &connect)
+		again = again || !errors.As(err, new(*pgconn.ConnectError))
 		if !bound.Pause(ctx, wait) {
 			return over()
 		}

@@ -12,8 +12,8 @@ import (
 
 // Error adds the class to an SQLite error. It returns other errors unchanged, including context errors.
 func (f *File) Error(err error) error {
-	var e *sqlite.Error
-	if err == nil || !errors.As(err, &e) {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	if !ok {
 		return err
 	}
 	if strings.Contains(e.Error(), "malformed JSON") { // SQLite has no code for it
@@ -44,6 +44,6 @@ func classify(code int) error {
 
 // IsConflict reports whether err means that a row already exists.
 func IsConflict(err error) bool {
-	var e *sqlite.Error
-	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_CONSTRAINT
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && e.Code()&0xff == sqlite3.SQLITE_CONSTRAINT
 }

@@ -157,8 +157,7 @@ func sentinels() []sentinel {
 
 // ErrorOf converts err for models. Only texts of known errors are included; operators can find other texts in the log.
 func ErrorOf(err error) *Error {
-	var known *Error
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*Error](err); ok {
 		return known
 	}
 	code := CodeInternal
@@ -206,8 +205,7 @@ var hostAddress = regexp.MustCompile(`(\bon |\b(?:tcp|udp)[46]? |->)(?:[0-9]{1,3
 
 // plainText returns the text of err without the operation and the driver, which mean nothing to a model.
 func plainText(err error) string {
-	var wrapped *backend.Error
-	if errors.As(err, &wrapped) {
+	if wrapped, ok := errors.AsType[*backend.Error](err); ok {
 		err = wrapped.Err
 	}
 	return err.Error()

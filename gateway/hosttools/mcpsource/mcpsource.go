@@ -262,7 +262,7 @@ func (s *source) try(ctx context.Context, name string, c hosttools.Call) (out ho
 		s.o.Log.WarnContext(ctx, "an MCP server is unavailable", "tool", name, "error", s.redact(err.Error()))
 		fail := toolspec.Failf(toolspec.CodeUnavailable, "server %s is unavailable", s.server.Name).
 			WithRemediation(tryAgain)
-		if dial := (*net.OpError)(nil); !errors.As(err, &dial) || dial.Op != "dial" {
+		if dial, ok := errors.AsType[*net.OpError](err); !ok || dial.Op != "dial" {
 			fail.Retryable = false
 			fail.Remediation = "The call may have had an effect."
 		}
@@ -388,7 +388,7 @@ func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) && time.Since(s.since) >= s.server.Timeout/2 {
 			s.hung = time.Now() // a caller with little time proves nothing
 		}
-		if refused := (*jsonrpc.Error)(nil); version == legacy && errors.As(err, &refused) {
+		if version == legacy && errors.As(err, new(*jsonrpc.Error)) {
 			s.modern = true
 			cs, again := s.start(ctx)
 			if again != nil {

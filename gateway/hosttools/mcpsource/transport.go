@@ -167,7 +167,7 @@ func (s *source) program() (mcp.Transport, peer, error) {
 		<-read
 	})
 	why := func(err error) error {
-		if exited := (*exec.ExitError)(nil); errors.As(exit, &exited) && exited.ExitCode() > 0 {
+		if exited, ok := errors.AsType[*exec.ExitError](exit); ok && exited.ExitCode() > 0 {
 			err = exit // more helpful than the end of the output
 		}
 		said.mu.Lock()
