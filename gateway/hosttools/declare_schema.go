@@ -133,13 +133,16 @@ func (r *reader) typ(schema any, depth int) string {
 			return "dict[str, " + r.typ(s["additionalProperties"], depth+1) + "]"
 		}
 		name, _ := kind.(string)
-		return cmp.Or(pythonTypes()[name], "Any")
+		return cmp.Or(pythonTypes[name], "Any")
 	})
 }
 
-func pythonTypes() map[string]string {
-	return map[string]string{"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+var pythonTypes = map[string]string{
+	"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None",
 }
+
+// pythonWords are the words of JSON in Python.
+var pythonWords = map[string]string{"true": "True", "false": "False", "null": "None"}
 
 // union returns the union of alternatives. If one of them is Any, the union is Any.
 func union(list []any, typ func(any) string) string {
@@ -175,9 +178,7 @@ func (r *reader) literals(list []any) string {
 		case len(values[i]) > 2*maxLiteral || strings.HasPrefix(values[i], "{") || strings.HasPrefix(values[i], "["):
 			return "Any"
 		}
-		if word, ok := map[string]string{"true": "True", "false": "False", "null": "None"}[values[i]]; ok {
-			values[i] = word
-		}
+		values[i] = cmp.Or(pythonWords[values[i]], values[i])
 	}
 	return "Literal[" + strings.Join(values, ", ") + "]"
 }

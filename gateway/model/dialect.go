@@ -130,27 +130,26 @@ func overBudget(message string) error {
 type errorName struct {
 	anthropic  string // type
 	openai     string // type
-	openaiCode string // empty for null
+	openaiCode any    // nil for null
 	gemini     string // status
 }
 
-func errorNameOf(status int) errorName {
-	const invalid = "invalid_request_error"
-	return map[int]errorName{
-		http.StatusBadRequest:            {"invalid_request_error", invalid, "", "INVALID_ARGUMENT"},
-		http.StatusUnauthorized:          {"authentication_error", invalid, "invalid_api_key", "UNAUTHENTICATED"},
-		http.StatusForbidden:             {"permission_error", "request_forbidden", "permission_denied", "PERMISSION_DENIED"},
-		http.StatusNotFound:              {"not_found_error", invalid, "unknown_url", "NOT_FOUND"},
-		http.StatusRequestEntityTooLarge: {"request_too_large", invalid, "request_too_large", "INVALID_ARGUMENT"},
-		http.StatusUnsupportedMediaType:  {"invalid_request_error", invalid, "unsupported_media_type", "INVALID_ARGUMENT"},
-		http.StatusTooManyRequests:       {"rate_limit_error", "requests", "rate_limit_exceeded", "RESOURCE_EXHAUSTED"},
-		http.StatusBadGateway:            {"api_error", "server_error", "server_error", "UNAVAILABLE"},
-	}[status]
+const invalidRequest = "invalid_request_error"
+
+var errorNames = map[int]errorName{
+	http.StatusBadRequest:            {invalidRequest, invalidRequest, nil, "INVALID_ARGUMENT"},
+	http.StatusUnauthorized:          {"authentication_error", invalidRequest, "invalid_api_key", "UNAUTHENTICATED"},
+	http.StatusForbidden:             {"permission_error", "request_forbidden", "permission_denied", "PERMISSION_DENIED"},
+	http.StatusNotFound:              {"not_found_error", invalidRequest, "unknown_url", "NOT_FOUND"},
+	http.StatusRequestEntityTooLarge: {"request_too_large", invalidRequest, "request_too_large", "INVALID_ARGUMENT"},
+	http.StatusUnsupportedMediaType:  {invalidRequest, invalidRequest, "unsupported_media_type", "INVALID_ARGUMENT"},
+	http.StatusTooManyRequests:       {"rate_limit_error", "requests", "rate_limit_exceeded", "RESOURCE_EXHAUSTED"},
+	http.StatusBadGateway:            {"api_error", "server_error", "server_error", "UNAVAILABLE"},
 }
 
 // refuse answers with an error in the format of the dialect. For an unknown dialect, it uses OpenAI's format.
 func (d Dialect) refuse(w http.ResponseWriter, f *refusal) {
-	name := errorNameOf(f.status)
+	name := errorNames[f.status]
 	var body any
 	switch d {
 	case Anthropic:
@@ -158,11 +157,9 @@ func (d Dialect) refuse(w http.ResponseWriter, f *refusal) {
 	case Gemini:
 		body = map[string]any{"error": map[string]any{"code": f.status, "message": f.message, "status": name.gemini}}
 	default:
-		var code any // null
-		if name.openaiCode != "" {
-			code = name.openaiCode
-		}
-		body = map[string]any{"error": map[string]any{"message": f.message, "type": name.openai, "param": nil, "code": code}}
+		body = map[string]any{"error": map[string]any{
+			"message": f.message, "type": name.openai, "param": nil, "code": name.openaiCode,
+		}}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if f.status == http.StatusTooManyRequests {

@@ -158,7 +158,7 @@ func (x *exchange) refuse(err error) error {
 	if f, ok := errors.AsType[*refusal](err); ok && x.l.refused(f.spent) <= maxRefusedSpans {
 		x.startSpan("")
 		x.span.SetAttributes(semconv.HTTPStatus.Int(f.status))
-		telemetry.Fail(x.span, errorNameOf(f.status).anthropic)
+		telemetry.Fail(x.span, errorNames[f.status].anthropic)
 		x.span.End()
 	}
 	return err
@@ -329,7 +329,7 @@ func (x *exchange) failed(w http.ResponseWriter, _ *http.Request, err error) {
 		}
 		f = &refusal{status: http.StatusBadGateway, message: x.provider.Name + " is unreachable or sent an invalid response"}
 	}
-	telemetry.Fail(x.span, errorNameOf(f.status).anthropic)
+	telemetry.Fail(x.span, errorNames[f.status].anthropic)
 	x.dialect.refuse(w, f)
 }
 

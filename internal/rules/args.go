@@ -32,10 +32,8 @@ const (
 // errInvalidArgs is returned for unusable command lines.
 var errInvalidArgs = errors.New("invalid command line")
 
-// placeholders returns all placeholders.
-func placeholders() []string {
-	return []string{ArgHome, ArgMaxTurns, ArgModel, ArgPrompt, ArgResume, ArgSchema, ArgSystem, ArgWorkdir}
-}
+// placeholders are all placeholders.
+var placeholders = []string{ArgHome, ArgMaxTurns, ArgModel, ArgPrompt, ArgResume, ArgSchema, ArgSystem, ArgWorkdir}
 
 // placeholder matches {name}, and the escaped form {{name}}, which stands for the text {name}.
 var placeholder = regexp.MustCompile(`\{\{[a-z_]+\}\}|\{[a-z_]+\}`)
@@ -53,11 +51,11 @@ func CheckArgs(args []string) error {
 	for _, arg := range args {
 		for _, found := range placeholder.FindAllString(arg, -1) {
 			name := strings.Trim(found, "{}")
-			if strings.HasPrefix(found, "{{") || slices.Contains(placeholders(), name) {
+			if strings.HasPrefix(found, "{{") || slices.Contains(placeholders, name) {
 				continue
 			}
 			return fmt.Errorf("unknown placeholder {%s}, %s write {{%s}} for literal text: %w", name,
-				suggest.Hint(name, placeholders()), name, errInvalidArgs)
+				suggest.Hint(name, placeholders), name, errInvalidArgs)
 		}
 		if strings.ContainsRune(arg, 0) {
 			return fmt.Errorf("an argument contains NUL: %w", errInvalidArgs)

@@ -77,21 +77,19 @@ func pair(item any) (name, value string, ok bool) {
 	return "", "", false
 }
 
-// aliases returns other names models use for arguments. They are accepted but not documented.
-func aliases() map[string]string {
-	return map[string]string{
-		"timeout": "timeout_seconds", "timeout_sec": "timeout_seconds", "timeout_secs": "timeout_seconds",
-		"timeout_s": "timeout_seconds",
-		"argv":      "cmd", "shell_command": "command", "workdir": "cwd", "working_directory": "cwd", "working_dir": "cwd",
-		"environment": "env", "content": "contents", "data": "text", "content_b64": "contents_b64", "base64": "contents_b64",
-		"file_path": "path", "filepath": "path", "filename": "path", "directory": "path", "dir": "path",
-		"source": "code", "language": "runtime", "lang": "runtime", "arguments": "args", "sandbox": "sandbox_id",
-		"background": "stream", "session": "session_key", "session_name": "session_key", "since": "since_seq",
-		"old_text": "old_string", "old_str": "old_string", "oldstring": "old_string", "search": "old_string",
-		"new_text": "new_string", "new_str": "new_string", "newstring": "new_string", "replace": "new_string",
-		"replacement": "new_string",
-		"replaceall":  "replace_all", "start_line": "line_offset", "max_lines": "line_limit", "max_entries": "limit",
-	}
+// aliases are other names models use for arguments. They are accepted but not documented.
+var aliases = map[string]string{
+	"timeout": "timeout_seconds", "timeout_sec": "timeout_seconds", "timeout_secs": "timeout_seconds",
+	"timeout_s": "timeout_seconds",
+	"argv":      "cmd", "shell_command": "command", "workdir": "cwd", "working_directory": "cwd", "working_dir": "cwd",
+	"environment": "env", "content": "contents", "data": "text", "content_b64": "contents_b64", "base64": "contents_b64",
+	"file_path": "path", "filepath": "path", "filename": "path", "directory": "path", "dir": "path",
+	"source": "code", "language": "runtime", "lang": "runtime", "arguments": "args", "sandbox": "sandbox_id",
+	"background": "stream", "session": "session_key", "session_name": "session_key", "since": "since_seq",
+	"old_text": "old_string", "old_str": "old_string", "oldstring": "old_string", "search": "old_string",
+	"new_text": "new_string", "new_str": "new_string", "newstring": "new_string", "replace": "new_string",
+	"replacement": "new_string",
+	"replaceall":  "replace_all", "start_line": "line_offset", "max_lines": "line_limit", "max_entries": "limit",
 }
 
 // Bound is the range of an integer argument. It is part of the schema, and every call is checked. If Most or Default is
@@ -234,9 +232,9 @@ func object(raw json.RawMessage) (map[string]json.RawMessage, *Error) {
 // renameAliases replaces other names of arguments. If two names are for the same argument, it keeps the second name,
 // which is then unknown.
 func renameAliases(values map[string]json.RawMessage, args []argument) map[string]json.RawMessage {
-	out, known := maps.Clone(values), aliases()
+	out := maps.Clone(values)
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		target, ok := known[strings.ToLower(name)]
+		target, ok := aliases[strings.ToLower(name)]
 		if !ok || slices.ContainsFunc(args, func(a argument) bool { return a.name == name }) {
 			continue
 		}

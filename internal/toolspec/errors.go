@@ -35,37 +35,33 @@ const (
 	CodeInternal    Code = "internal"          // a bug in Workcell
 )
 
-// remediations returns, for each code in the order of the documentation, the default advice for a model.
-func remediations() []remediation {
-	return []remediation{
-		{CodeNotFound, "Check the ID or path. sandbox_fs_list lists files. IDs of other runs are not visible."},
-		{CodeExists, "Use another name, or replace the existing one."},
-		{CodeInvalid, "Correct the arguments as the message describes and call the tool again."},
-		{CodePermission, "Work below /workspace or /tmp as the current user. You cannot change the policy from a run."},
-		{CodeTooLarge, "Split the work into smaller pieces; the message names the limit."},
-		{CodeTimeout, "Do less per call, or pass a larger timeout_seconds."},
-		{CodeLost, "Call sandbox_open for a new sandbox. If its answer does not say that files were kept, write them again."},
-		{CodeClosed, "Call sandbox_open to continue in an open sandbox."},
-		{CodeCapacity, "Wait for running commands to exit or kill some, then try again: sandbox_exec_kill also kills " +
-			"processes that a finished command left running."},
-		{CodeUnavailable, "Try again in a moment; if it fails again, report that the sandbox is unavailable."},
-		{CodeUnsupported, "Continue without it, and mention it in the answer."},
-		{CodeQuota, "Delete files that you no longer need, then try again. In the workspace, use sandbox_fs_delete, which " +
-			"works even if the disk is full; elsewhere, use rm."},
-		{CodeToolFailed, "Follow the message, which comes from the tool: correct the arguments, or continue without it."},
-		{CodeInternal, "Try once more; if it fails again, report the message."},
-	}
-}
-
-type remediation struct {
+// remediations contains, for each code in the order of the documentation, the default advice for a model.
+var remediations = []struct {
 	code Code
 	text string
+}{
+	{CodeNotFound, "Check the ID or path. sandbox_fs_list lists files. IDs of other runs are not visible."},
+	{CodeExists, "Use another name, or replace the existing one."},
+	{CodeInvalid, "Correct the arguments as the message describes and call the tool again."},
+	{CodePermission, "Work below /workspace or /tmp as the current user. You cannot change the policy from a run."},
+	{CodeTooLarge, "Split the work into smaller pieces; the message names the limit."},
+	{CodeTimeout, "Do less per call, or pass a larger timeout_seconds."},
+	{CodeLost, "Call sandbox_open for a new sandbox. If its answer does not say that files were kept, write them again."},
+	{CodeClosed, "Call sandbox_open to continue in an open sandbox."},
+	{CodeCapacity, "Wait for running commands to exit or kill some, then try again: sandbox_exec_kill also kills " +
+		"processes that a finished command left running."},
+	{CodeUnavailable, "Try again in a moment; if it fails again, report that the sandbox is unavailable."},
+	{CodeUnsupported, "Continue without it, and mention it in the answer."},
+	{CodeQuota, "Delete files that you no longer need, then try again. In the workspace, use sandbox_fs_delete, which " +
+		"works even if the disk is full; elsewhere, use rm."},
+	{CodeToolFailed, "Follow the message, which comes from the tool: correct the arguments, or continue without it."},
+	{CodeInternal, "Try once more; if it fails again, report the message."},
 }
 
 // Codes returns all codes.
 func Codes() []Code {
 	var codes []Code
-	for _, r := range remediations() {
+	for _, r := range remediations {
 		codes = append(codes, r.code)
 	}
 	return codes
@@ -73,7 +69,7 @@ func Codes() []Code {
 
 // Remediation returns the default advice for failures with this code.
 func (c Code) Remediation() string {
-	for _, r := range remediations() {
+	for _, r := range remediations {
 		if r.code == c {
 			return r.text
 		}
@@ -125,34 +121,30 @@ func (e *Error) Plain() *Error {
 	return p.WithRemediation(plain)
 }
 
-type sentinel struct {
+// sentinels maps errors of packages backend and session to codes. If several match, the first one applies.
+var sentinels = []struct {
 	err  error
 	code Code
-}
-
-// sentinels maps errors of packages backend and session to codes. If several match, the first one applies.
-func sentinels() []sentinel {
-	return []sentinel{
-		{backend.ErrClosed, CodeClosed},
-		{backend.ErrLost, CodeLost},
-		{backend.ErrImage, CodeUnavailable},
-		{backend.ErrNotFound, CodeNotFound},
-		{backend.ErrExists, CodeExists},
-		{backend.ErrInvalid, CodeInvalid},
-		{backend.ErrPermission, CodePermission},
-		{backend.ErrTooLarge, CodeTooLarge},
-		{backend.ErrUnsupported, CodeUnsupported},
-		{backend.ErrCapacity, CodeCapacity},
-		{backend.ErrBusy, CodeCapacity},
-		{backend.ErrNoRoom, CodeQuota},
-		{backend.ErrQuota, CodeQuota},
-		{backend.ErrTimeout, CodeTimeout},
-		{backend.ErrUnavailable, CodeUnavailable},
-		{backend.ErrEnvironment, CodeUnavailable},
-		{backend.ErrVersion, CodeInternal},
-		{backend.ErrProtocol, CodeInternal},
-		{context.DeadlineExceeded, CodeTimeout},
-	}
+}{
+	{backend.ErrClosed, CodeClosed},
+	{backend.ErrLost, CodeLost},
+	{backend.ErrImage, CodeUnavailable},
+	{backend.ErrNotFound, CodeNotFound},
+	{backend.ErrExists, CodeExists},
+	{backend.ErrInvalid, CodeInvalid},
+	{backend.ErrPermission, CodePermission},
+	{backend.ErrTooLarge, CodeTooLarge},
+	{backend.ErrUnsupported, CodeUnsupported},
+	{backend.ErrCapacity, CodeCapacity},
+	{backend.ErrBusy, CodeCapacity},
+	{backend.ErrNoRoom, CodeQuota},
+	{backend.ErrQuota, CodeQuota},
+	{backend.ErrTimeout, CodeTimeout},
+	{backend.ErrUnavailable, CodeUnavailable},
+	{backend.ErrEnvironment, CodeUnavailable},
+	{backend.ErrVersion, CodeInternal},
+	{backend.ErrProtocol, CodeInternal},
+	{context.DeadlineExceeded, CodeTimeout},
 }
 
 // ErrorOf converts err for models. Only texts of known errors are included; operators can find other texts in the log.
@@ -161,7 +153,7 @@ func ErrorOf(err error) *Error {
 		return known
 	}
 	code := CodeInternal
-	for _, s := range sentinels() {
+	for _, s := range sentinels {
 		if errors.Is(err, s.err) {
 			code = s.code
 			break

@@ -30,7 +30,7 @@ func TestEverySentinelHasACode(t *testing.T) {
 		return true
 	})
 	mapped := 0
-	for _, s := range sentinels() {
+	for _, s := range sentinels {
 		if got := ErrorOf(fmt.Errorf("op: %w", s.err)); got.Code != s.code || !slices.Contains(Codes(), got.Code) {
 			t.Errorf("%v has code %s, want %s", s.err, got.Code, s.code)
 		}
