@@ -38,52 +38,43 @@ type route struct {
 	upstream string // path relative to the provider's base URL
 }
 
-var (
-	modelName = regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\z`)
-	geminiAsk = regexp.MustCompile(`\A/v1beta/models/([A-Za-z0-9][A-Za-z0-9._-]{0,127}):` +
-		`(generateContent|streamGenerateContent|countTokens)\z`)
-)
+var modelName = regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\z`)
+
+// routes are the allowed requests. A star in a path stands for the name of a model.
+var routes = []struct {
+	dialect      Dialect
+	kind         kind
+	method, path string
+}{
+	{Anthropic, generate, http.MethodPost, "/v1/messages"},
+	{Anthropic, count, http.MethodPost, "/v1/messages/count_tokens"},
+	{Anthropic, list, http.MethodGet, "/v1/models"},
+	{Anthropic, list, http.MethodGet, "/v1/models/*"},
+	{OpenAIResponses, generate, http.MethodPost, "/responses"},
+	{OpenAIResponses, list, http.MethodGet, "/models"},
+	{OpenAIChat, generate, http.MethodPost, "/chat/completions"},
+	{OpenAIChat, list, http.MethodGet, "/models"},
+	{Gemini, generate, http.MethodPost, "/v1beta/models/*:generateContent"},
+	{Gemini, generate, http.MethodPost, "/v1beta/models/*:streamGenerateContent"},
+	{Gemini, count, http.MethodPost, "/v1beta/models/*:countTokens"},
+	{Gemini, list, http.MethodGet, "/v1beta/models"},
+}
 
 // routeOf returns the route of a request. path is relative to the provider's name.
 func routeOf(dialects []Dialect, method, path string) (route, bool) {
 	for _, d := range dialects {
-		if r, ok := d.route(method, path); ok {
-			r.dialect = d
-			return r, true
+		upstream := path
+		if d == OpenAIResponses || d == OpenAIChat {
+			upstream = strings.TrimPrefix(path, "/v1") // some clients include it in the base URL
 		}
-	}
-	return route{}, false
-}
-
-func (d Dialect) route(method, path string) (r route, ok bool) {
-	openai := strings.TrimPrefix(path, "/v1") // some clients include it in the base URL
-	switch {
-	case d == Anthropic && method == http.MethodPost && path == "/v1/messages":
-		return route{kind: generate, upstream: path}, true
-	case d == Anthropic && method == http.MethodPost && path == "/v1/messages/count_tokens":
-		return route{kind: count, upstream: path}, true
-	case d == Anthropic && method == http.MethodGet && strings.HasPrefix(path, "/v1/models/"):
-		r = route{kind: list, model: strings.TrimPrefix(path, "/v1/models/"), upstream: path}
-		return r, modelName.MatchString(r.model)
-	case d == Anthropic && method == http.MethodGet && path == "/v1/models":
-		return route{kind: list, upstream: path}, true
-	case d == OpenAIResponses && method == http.MethodPost && openai == "/responses",
-		d == OpenAIChat && method == http.MethodPost && openai == "/chat/completions":
-		return route{kind: generate, upstream: openai}, true
-	case (d == OpenAIResponses || d == OpenAIChat) && method == http.MethodGet && openai == "/models":
-		return route{kind: list, upstream: openai}, true
-	case d == Gemini && method == http.MethodGet && path == "/v1beta/models":
-		return route{kind: list, upstream: path}, true
-	case d == Gemini && method == http.MethodPost:
-		m := geminiAsk.FindStringSubmatch(path)
-		if m == nil {
-			return route{}, false
+		for _, r := range routes {
+			before, after, named := strings.Cut(r.path, "*")
+			model := strings.TrimSuffix(strings.TrimPrefix(upstream, before), after)
+			valid := named && modelName.MatchString(model) || !named && model == ""
+			if r.dialect == d && r.method == method && upstream == before+model+after && valid {
+				return route{d, r.kind, model, upstream}, true
+			}
 		}
-		r = route{kind: generate, model: m[1], upstream: path}
-		if m[2] == "countTokens" {
-			r.kind = count
-		}
-		return r, true
 	}
 	return route{}, false
 }
