@@ -43,7 +43,7 @@ func (t target) addr() (netip.Addr, bool) {
 	return a, err == nil
 }
 
-// newTarget parses a host and a port.
+// newTarget parses a host, which may be an address without brackets, and a port.
 func newTarget(host, port string) (target, bool) {
 	n, err := strconv.ParseUint(port, 10, 16)
 	name, ok := rules.Host(host)

@@ -40,7 +40,7 @@ func (d *door) serveHTTP(ctx context.Context, c net.Conn, fixed *target) {
 // serveConnect turns the connection into a tunnel.
 func (d *door) serveConnect(ctx context.Context, w http.ResponseWriter, r *http.Request) {
 	host, port, err := net.SplitHostPort(r.RequestURI)
-	to, ok := newTarget(bracketed(host), port)
+	to, ok := newTarget(host, port)
 	if err != nil || !ok {
 		badRequest(w, "CONNECT requires HOST:PORT")
 		return
@@ -65,14 +65,6 @@ func (d *door) serveConnect(ctx context.Context, w http.ResponseWriter, r *http.
 func badRequest(w http.ResponseWriter, wrong string) {
 	w.Header().Set("Connection", "close")
 	http.Error(w, "workcell: "+wrong, http.StatusBadRequest)
-}
-
-// bracketed puts an address of IPv6 into the brackets removed by net.SplitHostPort.
-func bracketed(host string) string {
-	if strings.Contains(host, ":") {
-		return "[" + host + "]"
-	}
-	return host
 }
 
 // write answers a refused CONNECT request.
@@ -107,7 +99,7 @@ func targetOf(r *http.Request, fixed *target) (to target, wrong string) {
 		return to, "this is a tunnel, not a proxy"
 	}
 	u := url.URL{Host: host}
-	to, ok := newTarget(bracketed(u.Hostname()), cmp.Or(u.Port(), "80"))
+	to, ok := newTarget(u.Hostname(), cmp.Or(u.Port(), "80"))
 	if !ok {
 		return to, "invalid host"
 	}
@@ -167,7 +159,7 @@ func forward(w http.ResponseWriter, r *http.Request, to target, host *metered) (
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.URL.Scheme, pr.Out.URL.Host, pr.Out.URL.User = "http", to.String(), nil
 			pr.Out.URL.RawQuery = pr.In.URL.RawQuery // ReverseProxy drops parts that Go cannot parse
-			pr.Out.Host = hostHeader(to)
+			pr.Out.Host = strings.TrimSuffix(to.String(), ":80")
 			pr.Out.Header.Del("Upgrade") // data after an upgrade could not be checked
 			pr.Out.Header.Del("Connection")
 		},
@@ -183,12 +175,4 @@ func forward(w http.ResponseWriter, r *http.Request, to target, host *metered) (
 	}
 	proxy.ServeHTTP(w, r)
 	return failed
-}
-
-// hostHeader returns the value of the Host header.
-func hostHeader(to target) string {
-	if to.port == 80 {
-		return bracketed(to.host)
-	}
-	return to.String()
 }
