@@ -189,19 +189,13 @@ func (p *pass) perform(ctx context.Context) Reply {
 	}
 	p.settle()
 	release := func() { <-slots }
-	kept := false // true if the handler still runs and keeps the slot
-	defer func() {
-		if !kept {
-			release()
-		}
-	}()
 	if err := p.note(ctx, audit.Allowed, ""); err != nil {
+		release()
 		const message = "cannot record a call"
 		p.set.r.o.Log.ErrorContext(ctx, message, "tool", p.entry.tool.FullName(), "error", err)
 		return Reply{Error: toolspec.Failf(toolspec.CodeInternal, message)}
 	}
-	kept = true
-	res, fail := p.run(ctx, release) // step 8
+	res, fail := p.run(ctx, release) // step 8; releases the slot when the handler returns
 	if fail != nil {
 		return Reply{Error: fail}
 	}

@@ -190,12 +190,8 @@ func (r *refWalk) walk(v any) (total int, err error) {
 }
 
 func (r *refWalk) follow(v map[string]any) (int, error) {
-	given, ok := v["$ref"]
-	if !ok {
-		return 0, nil
-	}
-	ref, ok := given.(string)
-	if !ok { // a property with this name
+	ref, ok := v["$ref"].(string)
+	if !ok { // no reference, or a property with this name
 		return 0, nil
 	}
 	target, ok := r.target(ref)
