@@ -100,10 +100,7 @@ func (c *schemaCleaner) object(v map[string]any, depth int, keywords bool) (any,
 	if err := c.take(2, depth); err != nil {
 		return nil, err
 	}
-	if len(v) > maxSchemaNodes {
-		return nil, c.take(0, maxSchemaDepth+1)
-	}
-	out := make(map[string]any, len(v))
+	out := map[string]any{}
 	for _, key := range slices.Sorted(maps.Keys(v)) {
 		if keywords && dropped(key, v[key]) {
 			continue
