@@ -2,6 +2,7 @@ package patch
 
 import (
 	"bufio"
+	"cmp"
 	"compress/zlib"
 	"crypto/sha1" //nolint:gosec // Git identifies contents by SHA-1
 	"encoding/binary"
@@ -9,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 
 	"github.com/bluekeyes/go-gitdiff/gitdiff"
 )
@@ -43,24 +45,15 @@ func (c *Change) sections() []Change {
 // file returns the change as a gitdiff.File without binary contents, because the library needs about ten times their
 // size in memory.
 func (c *Change) file() *gitdiff.File {
-	f := &gitdiff.File{
-		OldName:      c.Path,
-		NewName:      c.Path,
-		IsNew:        c.Old == nil,
-		IsDelete:     c.New == nil,
-		OldOIDPrefix: c.Old.objectID(),
-		NewOIDPrefix: c.New.objectID(),
+	side := func(e *Entry) (name string, mode fs.FileMode, id string) {
+		if e == nil {
+			return "", 0, e.objectID()
+		}
+		return c.Path, e.gitMode(), e.objectID()
 	}
-	if c.Old != nil {
-		f.OldMode = c.Old.gitMode()
-	} else {
-		f.OldName = ""
-	}
-	if c.New != nil {
-		f.NewMode = c.New.gitMode()
-	} else {
-		f.NewName = ""
-	}
+	f := &gitdiff.File{IsNew: c.Old == nil, IsDelete: c.New == nil}
+	f.OldName, f.OldMode, f.OldOIDPrefix = side(c.Old)
+	f.NewName, f.NewMode, f.NewOIDPrefix = side(c.New)
 	if f.OldOIDPrefix == f.NewOIDPrefix { // no index line if only the mode changed
 		f.OldOIDPrefix, f.NewOIDPrefix = "", ""
 	}
@@ -90,10 +83,7 @@ func writeBinary(w io.Writer, c *Change) error {
 		return err
 	}
 	for _, e := range []*Entry{c.New, c.Old} {
-		var content []byte
-		if e != nil {
-			content = e.Content
-		}
+		content := cmp.Or(e, &Entry{}).Content
 		l := &literalWriter{w: bufio.NewWriter(w)}
 		fmt.Fprintf(l.w, "literal %d\n", len(content)) // the writer keeps the error
 		z := zlib.NewWriter(l)
