@@ -19,7 +19,6 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -229,7 +228,7 @@ func (p *processor) keep(in []attribute.KeyValue) []attribute.KeyValue {
 		}
 		v, most := kv.Value, p.options.MaxLength
 		if v.Type() == attribute.STRING && most >= 0 && len(v.AsString()) > most {
-			kv = kv.Key.String(cut(v.AsString(), most))
+			kv = kv.Key.String(strings.ToValidUTF8(v.AsString()[:most], ""))
 		}
 		out = append(out, kv)
 	}
@@ -252,12 +251,4 @@ func holdsContent(key attribute.Key) bool {
 		return true
 	}
 	return strings.HasPrefix(string(key), "genkit:metadata:context")
-}
-
-// cut returns at most the first n bytes of s without splitting a character.
-func cut(s string, n int) string {
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
 }
