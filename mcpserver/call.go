@@ -45,8 +45,8 @@ type tool struct {
 
 // define returns a tool. The tools of Genkit agents are defined in package tools.
 func define[In, Out any](name, title, description string, do handler) tool {
-	t := tool{Definition: toolspec.DefinitionOf[In, Out](name, description), do: do}
-	t.Title = title
+	t := tool{Definition: toolspec.Definition{Name: name, Title: title, Description: description}, do: do}
+	t.Input, t.Output = toolspec.Schemas[In, Out]()
 	return t
 }
 

@@ -99,15 +99,8 @@ func ImagesOf(out any) []Image {
 	return nil
 }
 
-// DefinitionOf returns the definition of a tool from the types. In and Out are structs with `json`, `jsonschema`, and
-// `jsonschema_description` tags. Out must embed Result.
-func DefinitionOf[In, Out any](name, description string) Definition {
-	in, out := Schemas[In, Out]()
-	return Definition{Name: name, Description: description, Input: in, Output: out}
-}
-
-// Schemas infers the schemas of a tool. No field of the output is required, because a failed call returns only the
-// error.
+// Schemas infers the schemas of a tool. In and Out are structs with `json`, `jsonschema`, and `jsonschema_description`
+// tags. Out must embed Result. No field of the output is required, because a failed call returns only the error.
 func Schemas[In, Out any]() (input, output map[string]any) {
 	var in In
 	var out Out
