@@ -239,10 +239,6 @@ func (ar *Archive) entry(name string) (e patch.Entry, err error) {
 	if !ok {
 		return e, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
 	}
-	return read(f)
-}
-
-func read(f *zip.File) (e patch.Entry, err error) {
 	r, err := f.Open()
 	if err != nil {
 		return e, err
