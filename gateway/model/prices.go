@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	_ "embed"
 	"maps"
 	"regexp"
@@ -124,12 +125,7 @@ func (p Price) cost(t tokens) float64 {
 	if p.Long != nil && t.input > p.LongFrom {
 		p = *p.Long
 	}
-	or := func(price *float64) float64 {
-		if price == nil {
-			return p.Input
-		}
-		return *price
-	}
+	or := func(price *float64) float64 { return *cmp.Or(price, &p.Input) }
 	plain := max(t.input-t.cacheRead-t.cacheWrite-t.cacheWriteLong, 0)
 	return (float64(plain)*p.Input + float64(t.output)*p.Output + float64(t.cacheRead)*or(p.CacheRead) +
 		float64(t.cacheWrite)*or(p.CacheWrite) + float64(t.cacheWriteLong)*or(p.CacheWrite1h)) / 1e6
