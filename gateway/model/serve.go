@@ -141,9 +141,6 @@ func (x *exchange) run(w http.ResponseWriter) (err error) {
 	defer cancel()
 	out := x.r.WithContext(ctx)
 	out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
-	if x.kind == list {
-		out.Body = http.NoBody
-	}
 	relay := httpconn.Relay{Transport: x.p.o.Transport, Rewrite: x.rewrite, Answer: x.answer, Failed: x.failed}
 	relay.ServeHTTP(w, out)
 	return nil
