@@ -36,61 +36,41 @@ func (p *Program) Paths() []Path {
 }
 
 // chain returns the path of e if e is a chain of selections starting at a variable.
-func (p *Program) chain(e ast.NavigableExpr) (Path, bool) {
-	switch e.Kind() {
-	case ast.IdentKind:
+func (p *Program) chain(e ast.NavigableExpr) (path Path, ok bool) {
+	if e.Kind() == ast.IdentKind {
 		name := e.AsIdent()
-		if isLocal(e, name) {
-			return Path{}, false
-		}
-		return Path{Root: name, At: p.after(p.nodeOffset(e.ID()))}, true
-	case ast.SelectKind:
-		path, ok := p.chain(e.Children()[0])
-		if !ok {
-			return Path{}, false
-		}
-		return p.extend(path, e, e.AsSelect().FieldName()), true
-	case ast.CallKind:
-		key, ok := constantKey(e)
-		if !ok {
-			return Path{}, false
-		}
-		path, ok := p.chain(e.Children()[0])
-		if !ok {
-			return Path{}, false
-		}
-		return p.extend(path, e.Children()[1], key), true
+		return Path{Root: name, At: p.after(p.nodeOffset(e.ID()))}, !isLocal(e, name)
 	}
-	return Path{}, false
-}
-
-// extend adds a key. CEL's position of a selection is the dot, and the key follows one byte later.
-func (p *Program) extend(path Path, e ast.NavigableExpr, key string) Path {
-	offset := p.nodeOffset(e.ID())
-	if offset < len(p.src) && p.src[offset] == '.' {
+	key, at, ok := constantKey(e)
+	if !ok {
+		return path, false
+	}
+	if path, ok = p.chain(e.Children()[0]); !ok {
+		return path, false
+	}
+	offset := p.nodeOffset(at.ID())
+	if offset < len(p.src) && p.src[offset] == '.' { // CEL's position of a selection; the key follows
 		offset++
 	}
 	path.Keys = append(path.Keys, key)
 	path.Places = append(path.Places, p.after(offset))
-	return path
+	return path, true
 }
 
-func constantKey(e ast.NavigableExpr) (string, bool) {
-	call := e.AsCall()
-	switch call.FunctionName() {
-	case operators.Index, operators.OptIndex, operators.OptSelect:
-	default:
-		return "", false
+// constantKey returns the constant key that e selects, and the node with its position.
+func constantKey(e ast.NavigableExpr) (key string, at ast.NavigableExpr, ok bool) {
+	switch e.Kind() {
+	case ast.SelectKind:
+		return e.AsSelect().FieldName(), e, true
+	case ast.CallKind:
+		switch e.AsCall().FunctionName() {
+		case operators.Index, operators.OptIndex, operators.OptSelect: // their arguments are the container and the key
+			at = e.Children()[1]
+			s, ok := at.AsLiteral().(types.String)
+			return string(s), at, ok
+		}
 	}
-	if len(call.Args()) != 2 {
-		return "", false
-	}
-	arg := call.Args()[1]
-	if arg.Kind() != ast.LiteralKind {
-		return "", false
-	}
-	s, ok := arg.AsLiteral().(types.String)
-	return string(s), ok
+	return "", nil, false
 }
 
 // isLocal reports whether a macro around e, for example list.all(name, …), declares name, so name is not a variable of
