@@ -28,10 +28,8 @@ func (m *TextMap) UnmarshalJSON(b []byte) error {
 	if err := decodeNumber(b, &v); err != nil {
 		return err
 	}
-	if s, ok := v.(string); ok {
-		if decodeNumber([]byte(s), &v) != nil {
-			return fmt.Errorf("must be an object of names to texts")
-		}
+	if s, ok := v.(string); ok && decodeNumber([]byte(s), &v) != nil {
+		return fmt.Errorf("must be an object of names to texts")
 	}
 	out := TextMap{}
 	switch v := v.(type) {
