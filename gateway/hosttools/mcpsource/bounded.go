@@ -8,6 +8,8 @@ import (
 	"io"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // Limits of a message. A message above maxSkipped ends the connection.
@@ -193,11 +195,8 @@ func exact(message []byte) []byte {
 
 // encode returns valid JSON of about the same size.
 func encode(v any) []byte {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(v) // v has only bytes and valid JSON
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	data, _ := sanitize.JSON(v) // v has only bytes and valid JSON
+	return data
 }
 
 // structured returns structured content, with the numbers of the server if exact replaced it.
