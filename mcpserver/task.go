@@ -70,11 +70,9 @@ func (s *Server) taskTool() tool {
 	t := define[executeTaskInput, executeTaskOutput](toolExecuteTask, "Run an agent or workflow",
 		taskDescription(s.opts.Tasks), typed(s.executeTask))
 	t.open = true
-	if properties, ok := t.Input["properties"].(map[string]any); ok {
-		if task, ok := properties["task"].(map[string]any); ok {
-			task["enum"] = taskNames(s.opts.Tasks)
-		}
-	}
+	properties, _ := t.Input["properties"].(map[string]any)
+	task, _ := properties["task"].(map[string]any)
+	task["enum"] = taskNames(s.opts.Tasks)
 	return t
 }
 

@@ -1,7 +1,6 @@
 package mcpserver
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"reflect"
@@ -111,7 +110,7 @@ func failureClass(res mcp.Result, err error) string {
 	case errors.As(err, &refused):
 		return strconv.FormatInt(refused.Code, 10)
 	case err != nil:
-		return cmp.Or(telemetry.Class(err), "internal")
+		return telemetry.Class(err)
 	case ok && call != nil && call.IsError:
 		return toolError
 	}
