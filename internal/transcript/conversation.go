@@ -105,11 +105,7 @@ func Refs(raw json.RawMessage) []string {
 	if err != nil || p.Turn == nil {
 		return nil
 	}
-	answer, err := message(p.Turn.Answer)
-	if err != nil {
-		return nil
-	}
-	requests, _ := requestsOf(answer) // nil for an invalid turn
+	requests, _ := requestsOf(p.Turn.Answer) // nil for an invalid turn
 	var refs []string
 	for _, req := range requests {
 		refs = append(refs, req.Ref)
@@ -181,11 +177,7 @@ func (c *Conversation) addTurn(t *turn) error {
 			return fmt.Errorf("turn %d: %w", t.Number, err)
 		}
 	}
-	answer, err := message(t.Answer)
-	if err != nil {
-		return fmt.Errorf("answer of turn %d: %w", t.Number, err)
-	}
-	requests, err := requestsOf(answer)
+	requests, err := requestsOf(t.Answer)
 	if err != nil {
 		return fmt.Errorf("answer of turn %d: %w", t.Number, err)
 	}
@@ -210,7 +202,11 @@ func message(raw json.RawMessage) (*ai.Message, error) {
 }
 
 // requestsOf returns the tool calls of an answer. At least one must exist, and each must have a unique reference.
-func requestsOf(answer *ai.Message) ([]*ai.ToolRequest, error) {
+func requestsOf(raw json.RawMessage) ([]*ai.ToolRequest, error) {
+	answer, err := message(raw)
+	if err != nil {
+		return nil, err
+	}
 	var requests []*ai.ToolRequest
 	seen := map[string]bool{"": true}
 	for _, p := range answer.Content {
