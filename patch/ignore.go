@@ -119,27 +119,14 @@ func parseRules(text string) []rule {
 		if strings.HasSuffix(line, "/**") {
 			line += "/*" // matches the contents of the directory but not the directory
 		}
-		r.pattern, r.wild = withoutBraces(line), strings.ContainsAny(line, "*[")
+		r.pattern, r.wild = withoutBraces.Replace(line), strings.ContainsAny(line, "*[")
 		rules = append(rules, r)
 	}
 	return rules
 }
 
 // withoutBraces escapes braces, which have no special meaning in Git. Escaped braces stay unchanged.
-func withoutBraces(line string) string {
-	var b strings.Builder
-	for i := 0; i < len(line); i++ {
-		switch c := line[i]; {
-		case c == '\\' && i+1 < len(line):
-			b.WriteByte(c)
-			i++
-		case c == '{' || c == '}':
-			b.WriteByte('\\')
-		}
-		b.WriteByte(line[i])
-	}
-	return b.String()
-}
+var withoutBraces = strings.NewReplacer(`\\`, `\\`, `\{`, `\{`, `\}`, `\}`, `{`, `\{`, `}`, `\}`)
 
 // ignored reports whether the last matching rule excludes the path. Rules of nearer directories come later.
 func (g *Ignorer) ignored(name string, isDir bool) bool {
