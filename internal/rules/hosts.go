@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +22,6 @@ const presetPrefix = "registry:"
 const (
 	maxHosts = 256
 	maxHost  = 253
-	maxLabel = 63
 )
 
 //go:embed presets.txt
@@ -206,24 +206,14 @@ func Host(text string) (string, bool) {
 		return addr.Unmap().String(), addr.Zone() == ""
 	}
 	name := strings.ToLower(strings.TrimSuffix(text, "."))
-	if name == "" || len(name) > maxHost {
-		return name, false
-	}
-	labels := strings.Split(name, ".")
-	for _, l := range labels {
-		if l == "" || len(l) > maxLabel || l[0] == '-' || l[len(l)-1] == '-' ||
-			strings.ContainsFunc(l, func(r rune) bool { return !labelRune(r) }) {
-			return name, false
-		}
-	}
-	// A name is invalid if resolvers could treat it as an address in an old notation.
-	last := labels[len(labels)-1]
-	return name, !(last[0] >= '0' && last[0] <= '9')
+	return name, len(name) <= maxHost && hostName.MatchString(name)
 }
 
-func labelRune(r rune) bool {
-	return r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '_'
-}
+// hostName matches names of labels with at most 63 characters. If the last label began with a digit, resolvers could
+// treat the name as an address in an old notation.
+var hostName = regexp.MustCompile(`\A(?:[a-z0-9_]` + labelEnd + `\.)*[a-z_]` + labelEnd + `\z`)
+
+const labelEnd = `(?:[a-z0-9_-]{0,61}[a-z0-9_])?`
 
 // match reports whether the rule allows a port of a host. The host must have the form from Host.
 func (r HostRule) match(host string, port uint16) (named, ok bool) {
