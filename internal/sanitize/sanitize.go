@@ -15,7 +15,8 @@ import (
 // characters such as zero-width spaces, characters that change the text direction, and invalid UTF-8. Line feeds and
 // tabs remain.
 func Text(s string) string {
-	if isPlain(s) {
+	special := func(r rune) bool { return r < 0x20 && r != '\n' && r != '\t' || r >= 0x7f }
+	if !strings.ContainsFunc(s, special) {
 		return s
 	}
 	var b strings.Builder
@@ -138,15 +139,6 @@ func JSON(v any) ([]byte, error) {
 	enc.SetEscapeHTML(false)
 	err := enc.Encode(v)
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
-}
-
-func isPlain(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; c < 0x20 && c != '\n' && c != '\t' || c >= 0x7f {
-			return false
-		}
-	}
-	return true
 }
 
 // Prompt returns a prompt for a coding agent that treats a leading slash as the start of a command. A repository can
