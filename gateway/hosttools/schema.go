@@ -108,7 +108,7 @@ func (c *schemaCleaner) object(v map[string]any, depth int, keywords bool) (any,
 		if err := c.take(len(key)+4, depth); err != nil {
 			return nil, err
 		}
-		copied, err := c.copy(v[key], depth+1, !keywords || !named(key))
+		copied, err := c.copy(v[key], depth+1, !keywords || !slices.Contains(keysAreNames, key))
 		if err != nil {
 			return nil, err
 		}
@@ -120,14 +120,10 @@ func (c *schemaCleaner) object(v map[string]any, depth int, keywords bool) (any,
 	return out, nil
 }
 
-// named reports whether the value of a keyword has keys chosen by the schema's author.
-func named(key string) bool {
-	switch key {
-	case "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependentRequired",
-		"dependencies", "const", "enum":
-		return true
-	}
-	return false
+// keysAreNames contains the keywords whose value has keys chosen by the schema's author.
+var keysAreNames = []string{
+	"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependentRequired", "dependencies",
+	"const", "enum",
 }
 
 // dropped reports whether a keyword is irrelevant for validation or refers to another document. An invalid

@@ -30,7 +30,7 @@ func (s *spelling) learn(v any, under string) (some bool) {
 	case map[string]any:
 		for key, value := range v {
 			inner := ""
-			if under == "" && named(key) {
+			if under == "" && slices.Contains(keysAreNames, key) {
 				inner = key
 			}
 			below := s.learn(value, inner)

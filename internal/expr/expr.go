@@ -152,15 +152,11 @@ func (e *Env) Names() []string {
 
 // IsIdent reports whether s is a valid variable name: a letter or underscore, followed by letters, digits, and
 // underscores, and not a reserved word of CEL.
-func IsIdent(s string) bool { return ident.MatchString(s) && !reserved(s) }
+func IsIdent(s string) bool { return ident.MatchString(s) && !slices.Contains(reserved, s) }
 
 var ident = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
 
-func reserved(s string) bool {
-	switch s {
-	case "as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop",
-		"namespace", "null", "package", "return", "true", "var", "void", "while":
-		return true
-	}
-	return false
+var reserved = []string{
+	"as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop",
+	"namespace", "null", "package", "return", "true", "var", "void", "while",
 }

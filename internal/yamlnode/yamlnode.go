@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sort"
 	"strings"
 	"unicode/utf8"
@@ -232,6 +233,9 @@ type checker struct {
 // extent is the size of a node after aliases are expanded.
 type extent struct{ values, height int }
 
+// coreTags are YAML's core types, which can be explicit.
+var coreTags = []string{"!!str", "!!int", "!!float", "!!bool", "!!null", "!!map", "!!seq"}
+
 // node measures n, up to about MaxValues.
 func (c *checker) node(n *Node, depth int) extent {
 	if depth > c.MaxDepth {
@@ -243,7 +247,7 @@ func (c *checker) node(n *Node, depth int) extent {
 	}
 	c.inside[n] = true
 	defer delete(c.inside, n)
-	if n.Style&yaml.TaggedStyle != 0 && !coreTag(n) {
+	if n.Style&yaml.TaggedStyle != 0 && !slices.Contains(coreTags, n.ShortTag()) {
 		c.report(n, "remove it", "the tag %s is not supported", sanitize.Clip(n.Tag))
 		n.Tag, n.Style = "", n.Style&^yaml.TaggedStyle // check the rest of the file as if the tag were missing
 	}
@@ -302,13 +306,4 @@ func (c *checker) keys(n *Node) {
 			seen[key.Value] = key
 		}
 	}
-}
-
-// coreTag reports whether an explicit tag is one of YAML's core types.
-func coreTag(n *Node) bool {
-	switch n.ShortTag() {
-	case "!!str", "!!int", "!!float", "!!bool", "!!null", "!!map", "!!seq":
-		return true
-	}
-	return false
 }
