@@ -217,18 +217,14 @@ func (e *entry) faults(args map[string]any) []string {
 	return faults
 }
 
+// schemaPath matches the path in the schema before an error.
+var schemaPath = regexp.MustCompile(`(?s)\A(?:validating .*?: )+`)
+
 // rational matches whole numbers printed as fractions or decimals by the schema library.
 var rational = regexp.MustCompile(`\b([0-9]+)(?:/1|\.0+)\b`)
 
 // fault returns the error text without the path in the schema.
 func fault(err error) string {
-	text := err.Error()
-	for strings.HasPrefix(text, "validating ") {
-		_, rest, ok := strings.Cut(text, ": ")
-		if !ok {
-			break
-		}
-		text = rest
-	}
+	text := schemaPath.ReplaceAllString(err.Error(), "")
 	return plain(rational.ReplaceAllString(strings.ReplaceAll(text, "\n", " "), "$1"), 200)
 }
