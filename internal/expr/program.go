@@ -106,28 +106,14 @@ func (e *Env) issue(src string, issues *cel.Issues) error {
 // Kind returns the type of the result according to the type check.
 func (p *Program) Kind() Kind { return kindOf(p.ast.OutputType()) }
 
-func kindOf(t *types.Type) Kind {
-	switch t.Kind() {
-	case types.BoolKind:
-		return KindBool
-	case types.IntKind, types.UintKind:
-		return "an int"
-	case types.DoubleKind:
-		return "a double"
-	case types.StringKind:
-		return "a string"
-	case types.ListKind:
-		return KindList
-	case types.MapKind:
-		return "a map"
-	case types.NullTypeKind:
-		return "null"
-	case types.DynKind, types.AnyKind, types.TypeParamKind, types.OpaqueKind:
-		return KindAny
-	default: // timestamps, durations, bytes, types
-		return "something else"
-	}
+// kinds contains the types with a name in messages. The other types are timestamps, durations, bytes, and types.
+var kinds = map[types.Kind]Kind{
+	types.BoolKind: KindBool, types.IntKind: "an int", types.UintKind: "an int", types.DoubleKind: "a double",
+	types.StringKind: "a string", types.ListKind: KindList, types.MapKind: "a map", types.NullTypeKind: "null",
+	types.DynKind: KindAny, types.AnyKind: KindAny, types.TypeParamKind: KindAny, types.OpaqueKind: KindAny,
 }
+
+func kindOf(t *types.Type) Kind { return cmp.Or(kinds[t.Kind()], "something else") }
 
 // Eval evaluates the expression. vars must contain plain data from [Normalize] and must not change during the
 // evaluation. The result is plain data and shares no memory with vars. The error is an [*Error].
