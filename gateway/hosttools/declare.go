@@ -2,6 +2,7 @@ package hosttools
 
 import (
 	"cmp"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -28,23 +29,9 @@ func declarations(tools []Tool) map[string]string {
 
 // safeName returns name as a path element and as a name for MCP clients: with underscores for all characters except
 // ASCII letters, digits, - and _.
-func safeName(name string) string {
-	return replaced(name, func(r rune) bool { return r == '-' || r == '_' || letterOrDigit(r) })
-}
+func safeName(name string) string { return unsafeInName.ReplaceAllString(name, "_") }
 
-// replaced replaces all characters except ok with underscores.
-func replaced(name string, ok func(r rune) bool) string {
-	return strings.Map(func(r rune) rune {
-		if ok(r) {
-			return r
-		}
-		return '_'
-	}, name)
-}
-
-func letterOrDigit(r rune) bool {
-	return '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
-}
+var unsafeInName = regexp.MustCompile(`[^A-Za-z0-9_-]`)
 
 func indexFile(tools []Tool) string {
 	var b strings.Builder

@@ -13,7 +13,7 @@ var pythonKeywords = strings.Fields("False None True and as assert async await b
 
 // identifier returns the Python name of a tool. It is never a keyword.
 func identifier(name string) string {
-	id := replaced(name, func(r rune) bool { return r == '_' || letterOrDigit(r) })
+	id := strings.ReplaceAll(safeName(name), "-", "_")
 	switch {
 	case id == "" || '0' <= id[0] && id[0] <= '9':
 		return "_" + id

@@ -9,6 +9,7 @@ import (
 	"io"
 	"mime"
 	"path"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -248,10 +249,11 @@ func kindOf(f File) string {
 	return "application/octet-stream"
 }
 
+var plainExtension = regexp.MustCompile(`\A\.[A-Za-z0-9]{1,9}\z`)
+
 // extension returns the extension of a file's name, or the default extension of the type.
 func extension(f File) string {
-	if ext := path.Ext(path.Base(f.Name)); len(ext) > 1 && len(ext) <= 10 &&
-		strings.TrimFunc(ext[1:], letterOrDigit) == "" {
+	if ext := path.Ext(path.Base(f.Name)); plainExtension.MatchString(ext) {
 		return ext
 	}
 	return cmp.Or(map[string]string{
