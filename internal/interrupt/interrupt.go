@@ -127,21 +127,21 @@ func (j *Job[T]) Asked() bool { return j.asked.Load() }
 func (j *Job[T]) Done() <-chan struct{} { return j.done }
 
 // Round contains questions of a job sent to the caller for answers.
-type Round[J Ender] struct {
+type Round[J ender] struct {
 	Job       J
 	Questions []*Question
 }
 
-// Ender is implemented by [Job] and by types that contain one.
-type Ender interface{ Done() <-chan struct{} }
+// ender is implemented by [Job] and by types that contain one.
+type ender interface{ Done() <-chan struct{} }
 
 // Rounds stores rounds until they are answered. The zero value is empty. It is safe for concurrent use.
-type Rounds[J Ender] struct {
+type Rounds[J ender] struct {
 	mu   sync.Mutex // guards kept
 	kept map[string]owned[J]
 }
 
-type owned[J Ender] struct {
+type owned[J ender] struct {
 	Round[J]
 	owner any
 }

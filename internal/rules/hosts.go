@@ -91,8 +91,8 @@ type HostMatch struct {
 	Named bool // the rule names the port
 }
 
-// HostPresets returns the names of the presets, with their prefix.
-func HostPresets() []string {
+// presetNames returns the names of the presets, with their prefix.
+func presetNames() []string {
 	var names []string
 	for name := range hostPresets() {
 		names = append(names, presetPrefix+name)
@@ -123,7 +123,7 @@ func ParseHost(text string) (HostRule, *hint.Problem) {
 	if name, ok := strings.CutPrefix(text, presetPrefix); ok {
 		hosts := hostPresets()[name]
 		if hosts == nil {
-			todo := "available: " + strings.Join(HostPresets(), ", ")
+			todo := "available: " + strings.Join(presetNames(), ", ")
 			if near, ok := suggest.Closest(name, slices.Sorted(maps.Keys(hostPresets()))); ok { // compared without the prefix
 				todo = fmt.Sprintf("did you mean %q?", presetPrefix+near)
 			}

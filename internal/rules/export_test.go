@@ -1,0 +1,4 @@
+package rules
+
+// HostPresets returns the names of the presets.
+var HostPresets = presetNames
