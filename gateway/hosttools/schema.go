@@ -97,6 +97,9 @@ func (c *schemaCleaner) copy(v any, depth int, keywords bool) (any, error) {
 }
 
 func (c *schemaCleaner) object(v map[string]any, depth int, keywords bool) (any, error) {
+	if len(v) > maxSchemaNodes { // refused before its keys are sorted
+		c.nodes = 0
+	}
 	if err := c.take(2, depth); err != nil {
 		return nil, err
 	}
