@@ -201,12 +201,7 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 		&setting{key: keyKubernetes + "labels", to: (*pairs)(&k.Labels)},
 		&setting{key: keyKubernetes + "annotations", to: (*pairs)(&k.Annotations)},
 		&setting{key: keyKubernetes + "node_timeout", to: &k.NodeTimeout, fallback: 30 * time.Second,
-			check: func() (string, string) {
-				if k.NodeTimeout < time.Second || k.NodeTimeout > maxNodeTimeout {
-					return fmt.Sprintf("node_timeout must be 1s to %s, not %s", maxNodeTimeout, k.NodeTimeout), ""
-				}
-				return "", ""
-			}},
+			check: func() (string, string) { return between("node_timeout", k.NodeTimeout, time.Second, maxNodeTimeout) }},
 		&setting{key: keyKubernetes + "network_policy", to: &k.NetworkPolicy, variable: "WORKCELL_KUBE_NETWORK_POLICY",
 			check: func() (string, string) {
 				if k.NetworkPolicy != "enforced" {
@@ -221,20 +216,12 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 			check: func() (string, string) { return checkNets(k.DenyNets) }},
 		&setting{key: keyKubernetes + "dns.namespace", to: &k.DNSNamespace, fallback: "kube-system"},
 		&setting{key: keyKubernetes + "dns.labels", to: (*pairs)(&k.DNSLabels), fallback: pairs{"k8s-app=kube-dns"}},
-		&setting{key: keyKubernetes + "dns.port", to: &k.DNSPort, fallback: 53, check: func() (string, string) {
-			if k.DNSPort < 1 || k.DNSPort > math.MaxUint16 {
-				return fmt.Sprintf("port must be 1 to %d, not %d", math.MaxUint16, k.DNSPort), ""
-			}
-			return "", ""
-		}},
+		&setting{key: keyKubernetes + "dns.port", to: &k.DNSPort, fallback: 53,
+			check: func() (string, string) { return between("port", k.DNSPort, 1, math.MaxUint16) }},
 	)
 	retention := func(key string, to *time.Duration, least time.Duration) *setting {
-		return &setting{key: key, to: to, zero: least == 0, check: func() (string, string) {
-			if *to < least || *to > maxRetention {
-				return fmt.Sprintf("%s must be %s to %s, not %s", key, least, maxRetention, *to), ""
-			}
-			return "", ""
-		}}
+		return &setting{key: key, to: to, zero: least == 0,
+			check: func() (string, string) { return between(key, *to, least, maxRetention) }}
 	}
 	list = append(list,
 		c.telemetry("endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT", "", checkURL),
@@ -273,11 +260,8 @@ func (c *Config) limitSettings() []*setting {
 		least, most := row.Bounds()
 		n, key := new(int64), keyLimits+row.Name
 		list = append(list, &setting{key: key, to: n, fallback: row.Default / row.Scale, check: func() (string, string) {
-			if *n < least || *n > most {
-				return fmt.Sprintf("%s must be %d to %d, not %d", key, least, most, *n), ""
-			}
 			*row.Of(&c.Limits) = *n * row.Scale
-			return "", ""
+			return between(key, *n, least, most)
 		}})
 	}
 	timeout := func(key string, to *time.Duration, fallback time.Duration) *setting {
@@ -299,6 +283,14 @@ func (c *Config) limitSettings() []*setting {
 func problemOf(s frontmatter.Sandbox) (problem, hint string) {
 	for _, p := range s.Problems() {
 		return p.Message, p.Hint
+	}
+	return "", ""
+}
+
+// between checks a number or a duration against the allowed range.
+func between[T cmp.Ordered](what string, n, least, most T) (problem, hint string) {
+	if n < least || n > most {
+		return fmt.Sprintf("%s must be %v to %v, not %v", what, least, most, n), ""
 	}
 	return "", ""
 }
