@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -28,8 +27,8 @@ import (
 )
 
 type sandboxOpenOptions struct {
-	req    session.Request
-	limits limitFlags
+	req   session.Request
+	flags *pflag.FlagSet // with the limits
 
 	name    string
 	root    string
@@ -72,6 +71,7 @@ cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
 		},
 	})
 	f := cmd.Flags()
+	o.flags = f
 	f.StringVar(&o.name, "name", "", "`NAME`: name of the sandbox (default: random)")
 	f.StringVar(&o.req.Image, "image", "",
 		"`IMAGE`: image to use (default "+frontmatter.DefaultImage(frontmatter.RuntimeBash)+
@@ -85,7 +85,9 @@ cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
 		"`NAME=VALUE`: environment variable for all commands; NAME alone passes on its local value (repeatable)")
 	f.StringArrayVar(&o.req.Caches, "cache", nil,
 		"`NAME`: name of a cache that the sandbox can read, for example pip (repeatable)")
-	o.limits.addTo(cmd)
+	for flag, name := range limitFlagNames() {
+		f.Int64(flag, 0, limitUsage(name))
+	}
 	f.DurationVar(&o.idle, "idle-timeout", 0, "stop the sandbox after this idle time; 0 means never (default never, "+
 		session.DefaultIdleTimeout.String()+" with --idle-policy stop)")
 	f.Var(cli.OneOf(&o.req.IdlePolicy, record.IdleRemove, record.IdleStop), "idle-policy",
@@ -206,7 +208,7 @@ func (o *sandboxOpenOptions) complete(e environ.Lookup) (variables map[string]st
 	if _, err := backend.NormalizeImage(o.req.Image); err != nil {
 		return nil, app.UsageError(err, "for example python:3.11-slim or ghcr.io/acme/tools:1.2")
 	}
-	if o.req.Limits, err = o.limits.limits(); err != nil {
+	if o.req.Limits, err = limitsOf(o.flags); err != nil {
 		return nil, err
 	}
 	if err := checkUser(e, o.req.User); err != nil {
@@ -239,22 +241,11 @@ func checkUser(e environ.Lookup, user string) error {
 	return nil
 }
 
-// limitFlags are the flags for the limits of a sandbox, in the units of backend.LimitTable. An unset limit is zero.
-type limitFlags map[string]*pflag.Flag
-
-// limitFlagNames returns the name in backend.LimitTable for each flag.
+// limitFlagNames returns the flags for the limits of a sandbox, each with the name of its limit in backend.LimitTable.
 func limitFlagNames() map[string]string {
 	return map[string]string{
 		"cpu": "cpu_millicores", "memory-mb": "memory_mb", "pids": "pids", "workspace-mb": "workspace_mb", "tmp-mb": "tmp_mb",
 		"shm-mb": "shm_mb",
-	}
-}
-
-func (f *limitFlags) addTo(cmd *cobra.Command) {
-	*f = limitFlags{}
-	for flag, name := range limitFlagNames() {
-		cmd.Flags().Int64(flag, 0, limitUsage(name))
-		(*f)[flag] = cmd.Flags().Lookup(flag)
 	}
 }
 
@@ -273,17 +264,16 @@ func limitUsage(name string) string {
 	return fmt.Sprintf("%s (default %d)", usage, row.Default/row.Scale)
 }
 
-// limits returns the limits set by the flags. It returns an error with the flag for limits that no engine can
-// enforce.
-func (f limitFlags) limits() (backend.Limits, error) {
-	var l backend.Limits
+// limitsOf returns the limits set by the flags, whose units are those of backend.LimitTable. It returns an error with the
+// flag for limits that no engine can enforce.
+func limitsOf(f *pflag.FlagSet) (l backend.Limits, err error) {
 	for flag, name := range limitFlagNames() {
-		row := backend.LimitNamed(name)
-		value, err := strconv.ParseInt(f[flag].Value.String(), 10, 64)
-		if err != nil {
-			return l, err
+		if !f.Changed(flag) {
+			continue
 		}
-		if least, most := row.Bounds(); f[flag].Changed && (value < least || value > most) {
+		row := backend.LimitNamed(name)
+		value, _ := f.GetInt64(flag) // the command has parsed it
+		if least, most := row.Bounds(); value < least || value > most {
 			return l, app.InvalidFlag(flag, value, fmt.Sprintf("must be %d to %d %s", least, most, row.Unit))
 		}
 		*row.Of(&l) = value * row.Scale
