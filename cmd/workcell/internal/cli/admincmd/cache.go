@@ -1,6 +1,7 @@
 package admincmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,17 +102,6 @@ All sandboxes that use the cache get these files, so only run commands that you 
 	return cli.BeforeCommand(cmd)
 }
 
-// runtimeOf returns the runtime of the image with the program for a cache.
-func runtimeOf(name string) frontmatter.Runtime {
-	switch name {
-	case "pip":
-		return frontmatter.RuntimePython
-	case "npm":
-		return frontmatter.RuntimeNode
-	}
-	return frontmatter.RuntimeBash
-}
-
 func (o *cacheFillOptions) run(ctx context.Context, a *command) error {
 	if err := a.CheckCaches([]string{o.Name}); err != nil {
 		return err
@@ -124,7 +114,8 @@ func (o *cacheFillOptions) run(ctx context.Context, a *command) error {
 		return err
 	}
 	if o.Request.Image == "" {
-		wish.DefaultImage(&o.Request, runtimeOf(o.Name))
+		runtimes := map[string]frontmatter.Runtime{"pip": frontmatter.RuntimePython, "npm": frontmatter.RuntimeNode}
+		wish.DefaultImage(&o.Request, cmp.Or(runtimes[o.Name], frontmatter.RuntimeBash))
 	}
 	p := a.Progress()
 	defer p.Close()
