@@ -32,6 +32,8 @@ const ollamaTimeoutSeconds = 600
 // reads the address of an alternative server, for example from ANTHROPIC_BASE_URL or OPENAI_BASE_URL (for any server
 // with that API: vLLM, LM Studio, …).
 func genkitPlugins(e environ.Lookup) map[string]api.Plugin {
+	registerOllama()
+	local := ollamaScheme + ollamaAddress(e.Get("OLLAMA_HOST"))
 	client := &http.Client{Transport: tools.ExactTransport(http.DefaultTransport)}
 	opts := []option.RequestOption{option.WithHTTPClient(client)}
 	return map[string]api.Plugin{
@@ -40,7 +42,7 @@ func genkitPlugins(e environ.Lookup) map[string]api.Plugin {
 		"deepseek":   &deepseek.DeepSeek{Opts: opts},
 		"googleai":   &googlegenai.GoogleAI{},
 		"kimi":       &kimi.Kimi{Opts: opts},
-		"ollama":     &ollama.Ollama{ServerAddress: exactOllama(e.Get("OLLAMA_HOST")), Timeout: ollamaTimeoutSeconds},
+		"ollama":     &ollama.Ollama{ServerAddress: local, Timeout: ollamaTimeoutSeconds},
 		"openai":     &openai.OpenAI{Opts: opts},
 		"openrouter": &openrouter.OpenRouter{Opts: opts},
 		"vertexai":   &googlegenai.VertexAI{},
@@ -53,23 +55,11 @@ func genkitPlugins(e environ.Lookup) map[string]api.Plugin {
 // HTTP client. It uses http.DefaultTransport, whose type must not change.
 const ollamaScheme = "ollama+"
 
-// exactOllama returns the address of OLLAMA_HOST with the scheme for tools.ExactTransport.
-func exactOllama(host string) string {
-	address := ollamaAddress(host)
-	if registerOllama() {
-		return ollamaScheme + address
+var registerOllama = sync.OnceFunc(func() {
+	t := http.DefaultTransport.(*http.Transport) // no part of the program replaces it
+	for _, scheme := range []string{"http", "https"} {
+		t.RegisterProtocol(ollamaScheme+scheme, ollamaTransport{tools.ExactTransport(t)})
 	}
-	return address
-}
-
-var registerOllama = sync.OnceValue(func() bool {
-	t, ok := http.DefaultTransport.(*http.Transport)
-	if ok {
-		for _, scheme := range []string{"http", "https"} {
-			t.RegisterProtocol(ollamaScheme+scheme, ollamaTransport{tools.ExactTransport(t)})
-		}
-	}
-	return ok
 })
 
 type ollamaTransport struct{ next http.RoundTripper }
