@@ -84,24 +84,16 @@ func Secrets(e environ.Lookup) sanitize.Secrets {
 	return sanitize.NewSecrets("[key]", keys...)
 }
 
-// missing returns the groups of needs without a set variable, for example "GEMINI_API_KEY or GOOGLE_API_KEY".
-func (r row) missing(e environ.Lookup) []string {
-	if name, _ := e.First(r.orElse...); name != "" {
-		return nil
-	}
-	var out []string
+// checkKeys returns an error with the groups of needs without a set variable, for example "GEMINI_API_KEY or
+// GOOGLE_API_KEY".
+func (r row) checkKeys(e environ.Lookup, u Use) error {
+	var missing []string
 	for _, group := range r.needs {
 		if name, _ := e.First(group...); name == "" {
-			out = append(out, strings.Join(group, " or "))
+			missing = append(missing, strings.Join(group, " or "))
 		}
 	}
-	return out
-}
-
-// checkKeys returns an error for missing variables of the provider.
-func (r row) checkKeys(e environ.Lookup, u Use) error {
-	missing := r.missing(e)
-	if len(missing) == 0 {
+	if other, _ := e.First(r.orElse...); missing == nil || other != "" {
 		return nil
 	}
 	return hint.New(hint.Model, fmt.Errorf("%s requires %s", u, strings.Join(missing, " and ")),
