@@ -154,7 +154,7 @@ func layers() []layer {
 		{dir: "internal/sanitize", only: []string{}},
 		{dir: "cmd/workcell/internal/models", may: []string{"gateway/model", "cmd/workcell/internal/environ", "internal/hint", "internal/sanitize", "internal/suggest", "tools"}, genkit: true},
 		// Plays recorded turns as a model. It does not depend on sandboxes.
-		{dir: "cmd/workcell/internal/scripted", may: []string{"internal/hint", "internal/expr", "internal/transcript", "internal/yamlnode"}, genkit: true},
+		{dir: "cmd/workcell/internal/scripted", may: []string{"internal/hint", "internal/expr", "internal/sanitize", "internal/transcript", "internal/yamlnode"}, genkit: true},
 
 		// PID 1 of every sandbox. It is small and static, so the attack surface is small.
 		{dir: "cmd/workcell-guest", may: []string{"internal/guest/..."}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},

@@ -10,6 +10,7 @@ import (
 	"github.com/firebase/genkit/go/ai"
 
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/transcript"
 )
 
@@ -66,10 +67,8 @@ func estimate(messages []*ai.Message) int {
 	size := 0
 	for _, m := range messages {
 		for _, part := range m.Content {
-			raw, err := part.MarshalJSON()
-			if err == nil {
-				size += len(raw)
-			}
+			raw, _ := part.MarshalJSON() // parts that cannot be sent to a model do not count
+			size += len(raw)
 		}
 	}
 	return (size + bytesPerToken - 1) / bytesPerToken
@@ -215,14 +214,7 @@ func (play *playing) check(ctx context.Context) error {
 	return nil
 }
 
-func (play *playing) lastText() string {
-	const most = 2000
-	s := expr.Text(play.vars["last"])
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
-}
+func (play *playing) lastText() string { return sanitize.Cut(expr.Text(play.vars["last"]), 2000) }
 
 // parts evaluates the turn's answer.
 func (play *playing) parts(ctx context.Context) ([]*ai.Part, error) {
