@@ -129,16 +129,10 @@ func (r *taskRunner) addAgents(dir string) error {
 			continue
 		}
 		wf := workflow.ForAgent(doc)
-		if first, taken := r.tasks[name]; taken {
+		if first, taken := r.tasks[wf.ID]; taken {
 			return fmt.Errorf("%s: task name %s is already used by an %s", path, name, first.Kind)
 		}
-		r.tasks[name] = mcpTask{
-			Task: mcpserver.Task{
-				Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: fieldsOf(wf),
-				Outputs: doc.Outputs() != nil,
-			},
-			Program: &Program{Workflow: wf, Files: map[string]string{name: path}}, path: path,
-		}
+		r.add(taskAgent, path, &Program{Workflow: wf, Files: map[string]string{wf.ID: path}})
 	}
 	return nil
 }
@@ -172,21 +166,21 @@ func (r *taskRunner) addWorkflows(dir, agents string) error {
 			errs = append(errs, fmt.Errorf("%s: task name %s is already used in %s", path, p.ID, first.path))
 			continue
 		}
-		r.tasks[p.ID] = mcpTask{
-			Task: mcpserver.Task{
-				Name: p.ID, Kind: taskWorkflow, Description: p.Description, Fields: fieldsOf(p.Workflow),
-				Outputs: p.Outputs() != nil,
-			},
-			Program: p, path: path,
-		}
+		r.add(taskWorkflow, path, p)
 	}
 	return errors.Join(errs...)
 }
 
-// fieldsOf returns the names of a task's input fields.
-func fieldsOf(wf *workflow.Workflow) []string {
-	schema, _ := SchemaOf(wf) // running the task returns the error
-	return slices.Sorted(maps.Keys(InputFields(schema)))
+// add adds the task for a program.
+func (r *taskRunner) add(kind, path string, p *Program) {
+	schema, _ := SchemaOf(p.Workflow) // running the task returns the error
+	r.tasks[p.ID] = mcpTask{
+		Task: mcpserver.Task{
+			Name: p.ID, Kind: kind, Description: p.Description, Fields: slices.Sorted(maps.Keys(InputFields(schema))),
+			Outputs: p.Outputs() != nil,
+		},
+		Program: p, path: path,
+	}
 }
 
 // List returns the tasks, sorted by name.
