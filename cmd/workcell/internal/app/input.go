@@ -160,20 +160,13 @@ func InputFields(schema map[string]any) map[string]string {
 
 // schemaType returns the type of a property. dotprompt writes the type of an optional field as [type, null].
 func schemaType(v any) string {
-	switch v := v.(type) {
-	case string:
-		return v
-	case []any:
-		for _, t := range v {
-			if s, ok := t.(string); ok && s != "null" {
-				return s
-			}
-		}
-	case []string:
-		for _, s := range v {
-			if s != "null" {
-				return s
-			}
+	if name, ok := v.(string); ok {
+		return name
+	}
+	list, _ := v.([]any)
+	for _, t := range list {
+		if name, ok := t.(string); ok && name != "null" {
+			return name
 		}
 	}
 	return ""
