@@ -44,18 +44,13 @@ func Unset(wf *workflow.Workflow, input map[string]any) (unset []string) {
 	if schema, err := tools.InputSchema(doc); err != nil || schema != nil {
 		return nil
 	}
-	inputs, _ := templateInputs(doc.Text())
-	for _, name := range slices.Sorted(maps.Keys(inputs)) {
-		if _, set := input[name]; !set && !inputs[name].inBlock {
+	inBlock, _ := templateInputs(doc.Text())
+	for _, name := range slices.Sorted(maps.Keys(inBlock)) {
+		if _, set := input[name]; !set && !inBlock[name] {
 			unset = append(unset, name)
 		}
 	}
 	return unset
-}
-
-// templateInput is an input read by a template.
-type templateInput struct {
-	inBlock bool // also read by a block or a helper, such as {{#if x}}
 }
 
 // notInputs are names with a meaning in every template. The empty name is the end of a block or a comment.
@@ -64,10 +59,10 @@ var notInputs = []string{"", "else", "this", "history"}
 // contexts are the blocks in which a name is a field of the block's value or, without such a field, an input.
 var contexts = []string{"each", "with"}
 
-// templateInputs returns the inputs of a template by name. known is false if the template may read any name, for
-// example in a partial.
-func templateInputs(text string) (inputs map[string]templateInput, known bool) {
-	inputs = map[string]templateInput{}
+// templateInputs returns the inputs of a template, and for each whether a block or a helper, such as {{#if x}}, also
+// reads it. known is false if the template may read any name, for example in a partial.
+func templateInputs(text string) (inputs map[string]bool, known bool) {
+	inputs = map[string]bool{}
 	depth := 0 // number of open contexts
 	for _, tag := range tags.FindAllString(comments.ReplaceAllString(text, ""), -1) {
 		m := plainTag.FindStringSubmatch(tag)
@@ -80,7 +75,7 @@ func templateInputs(text string) (inputs map[string]templateInput, known bool) {
 			if depth > 0 {
 				return nil, false
 			}
-			inputs[name] = templateInput{inBlock: inputs[name].inBlock || helper != ""}
+			inputs[name] = inputs[name] || helper != ""
 		}
 		if slices.Contains(contexts, helper) {
 			depth++
