@@ -28,6 +28,7 @@ func (s Set) containerd() Engine {
 				StateDir:    dir, ConfigDir: s.dockerConfigDir(), Logger: s.Logger, Patience: patience,
 			}))
 		},
+		id:     s.containerdID,
 		Absent: func(ctx context.Context) string { return socketProblem(ctx, s.containerdAddress()) },
 		Fix:    containerdFix,
 		at: func() string {
@@ -48,8 +49,8 @@ func (s Set) containerdAddress() string {
 }
 
 // containerdID returns the address and the namespace of the engine.
-func (s Set) containerdID() string {
-	return s.containerdAddress() + " " + cmp.Or(s.Env.Get("CONTAINERD_NAMESPACE"), containerd.DefaultNamespace)
+func (s Set) containerdID(context.Context) (string, error) {
+	return s.containerdAddress() + " " + cmp.Or(s.Env.Get("CONTAINERD_NAMESPACE"), containerd.DefaultNamespace), nil
 }
 
 // containerdFix returns a remedy if containerd is not usable.

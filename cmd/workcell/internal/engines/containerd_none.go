@@ -3,5 +3,3 @@
 package engines
 
 func (Set) containerd() Engine { return leftOut(Containerd) }
-
-func (Set) containerdID() string { return "" }

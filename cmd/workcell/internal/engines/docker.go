@@ -34,6 +34,7 @@ func (s Set) docker() Engine {
 			opts.Logger, opts.Patience = s.Logger, patience
 			return asBackend(docker.New(ctx, opts))
 		},
+		id:     s.dockerID,
 		Absent: s.dockerAbsent,
 		Fix: func(error) string {
 			if strings.HasPrefix(s.dockerAbsent(context.Background()), socketDenied) {
@@ -46,13 +47,10 @@ func (s Set) docker() Engine {
 	}
 }
 
-// dockerID returns the address of the engine, or an empty string if it is unknown.
-func (s Set) dockerID() string {
+// dockerID returns the address of the engine.
+func (s Set) dockerID(context.Context) (string, error) {
 	opts, err := s.dockerOptions()
-	if err != nil {
-		return ""
-	}
-	return cmp.Or(opts.Host, client.DefaultDockerHost)
+	return cmp.Or(opts.Host, client.DefaultDockerHost), err
 }
 
 // dockerAbsent returns the reason why nothing answers on the engine's Unix socket. It is empty if the engine has

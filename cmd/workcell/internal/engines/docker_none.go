@@ -3,5 +3,3 @@
 package engines
 
 func (Set) docker() Engine { return leftOut(Docker) }
-
-func (Set) dockerID() string { return "" }

@@ -54,9 +54,10 @@ type Set struct {
 type Engine struct {
 	Name   string
 	open   func(context.Context) (backend.SandboxBackend, error)
-	Absent func(context.Context) string // returns why it does not answer, as text; empty if unknown
-	Fix    func(error) string           // returns a remedy for the error of Open
-	at     func() string                // returns the address and its source; nil if there is only one possible address
+	id     func(context.Context) (string, error) // returns what distinguishes it from other engines of this type
+	Absent func(context.Context) string          // returns why it does not answer, as text; empty if unknown
+	Fix    func(error) string                    // returns a remedy for the error of Open
+	at     func() string                         // returns the address and its source; nil if only one address is possible
 	// TryNetwork tests whether the engine isolates a sandbox without a network. It returns the unreachable targets of such
 	// a sandbox. It is nil if the engine itself guarantees the isolation. images are the replacements of MapImages.
 	TryNetwork func(ctx context.Context, image string, images map[string]string) ([]string, error)
@@ -84,11 +85,11 @@ func (e Engine) Open(ctx context.Context) (backend.SandboxBackend, error) {
 func leftOut(name string) Engine {
 	why := fmt.Sprintf("not included in this build (build tag no_%s)", name)
 	todo := "use a workcell build that includes " + name
+	err := hint.New(hint.Unavailable, fmt.Errorf("%s: %w: %s", name, backend.ErrUnavailable, why), todo)
 	return Engine{
-		Name: name,
-		open: func(context.Context) (backend.SandboxBackend, error) {
-			return nil, hint.New(hint.Unavailable, fmt.Errorf("%s: %w: %s", name, backend.ErrUnavailable, why), todo)
-		},
+		Name:   name,
+		open:   func(context.Context) (backend.SandboxBackend, error) { return nil, err },
+		id:     func(context.Context) (string, error) { return "", err },
 		Absent: func(context.Context) string { return why },
 		Fix:    func(error) string { return todo },
 	}
@@ -124,27 +125,16 @@ func (s Set) Open(ctx context.Context, name string) (backend.SandboxBackend, err
 // ID returns an identifier of an engine. It distinguishes all engines whose sandboxes are in the same state file or
 // database. It does not contain the address, which may contain a password. For a cluster, ID sends a request to it.
 func (s Set) ID(ctx context.Context, name string) (string, error) {
-	address := ""
-	switch name {
-	case Kubernetes:
-		id, err := s.kubernetesID(ctx)
-		return idOf(name, id), err
-	case Docker:
-		address = s.dockerID()
-	case Containerd:
-		address = s.containerdID()
-	case Local:
-		address, _ = s.stateDir(name) // the driver found it too
+	e, err := s.Named(name)
+	if err != nil {
+		return "", err
 	}
-	if s.Machine != "" && isHere(address) {
-		address = s.Machine + " " + address
+	id, err := e.id(ctx)
+	if s.Machine != "" && name != Kubernetes && isHere(id) { // a cluster has the same identity on all hosts
+		id = s.Machine + " " + id
 	}
-	return idOf(name, address), nil
-}
-
-func idOf(name, address string) string {
-	sum := sha256.Sum256([]byte(address))
-	return name + "-" + hex.EncodeToString(sum[:6])
+	sum := sha256.Sum256([]byte(id))
+	return name + "-" + hex.EncodeToString(sum[:6]), err
 }
 
 // isHere reports whether an address refers to a different engine on each host. This is true for a socket or a

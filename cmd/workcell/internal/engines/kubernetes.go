@@ -34,6 +34,7 @@ func (s Set) kubernetes() Engine {
 			const text = "kubernetes: waiting for the API server"
 			return asBackend(bound.Await(ctx, serverWait, s.Logger, text, s.awaitsServer, open))
 		},
+		id: s.kubernetesID,
 		TryNetwork: func(ctx context.Context, image string, images map[string]string) ([]string, error) {
 			b, err := kubernetes.New(ctx, s.kubernetesOptions())
 			if err != nil {
