@@ -308,7 +308,7 @@ func (o *sandboxAttachOptions) run(cmd *cobra.Command, a *command, args []string
 		if err := o.checkUser(s.Info().User); err != nil {
 			return err
 		}
-		v := &viewer{a: a, s: s, name: args[0], tty: tty, keys: keys}
+		v := &viewer{a: a, name: args[0], tty: tty, keys: keys}
 		if len(argv) == 0 && !o.another && len(o.env) == 0 && o.dir == "" {
 			if execID, err := openTerminal(ctx, s); err != nil {
 				return err
@@ -344,7 +344,6 @@ func openTerminal(ctx context.Context, s *session.Session) (execID string, err e
 // viewer connects this process's terminal to a terminal in a sandbox.
 type viewer struct {
 	a    *command
-	s    *session.Session
 	name string // sandbox name as specified by the user
 	tty  *cli.HostTerminal
 	keys []byte // detach keys
