@@ -11,7 +11,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/config"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/engines"
-	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/session"
@@ -20,7 +19,7 @@ import (
 // load reads the configuration.
 func (a *App) load() (*config.Config, error) {
 	c, err := config.Load(config.Options{
-		Env: a.opts.Env, File: a.opts.Config, Flags: a.configFlags(), Backends: BackendNames(a.opts.Env),
+		Env: a.opts.Env, File: a.opts.Config, Flags: a.configFlags(), Backends: engines.Names,
 	})
 	if h := hint.Of(err); h != nil && h.Kind == hint.Usage {
 		return nil, err
@@ -96,15 +95,6 @@ func (a *App) configFlags() map[string][]string {
 		flags["trace-content"] = []string{"true"}
 	}
 	return flags
-}
-
-// BackendNames returns the allowed values of --backend.
-func BackendNames(env environ.Lookup) []string {
-	names := []string{engines.Auto}
-	for _, e := range (engines.Set{Env: env}).All() { // only the names, because they are needed to read the configuration
-		names = append(names, e.Name)
-	}
-	return names
 }
 
 // configureTelemetry sets the standard OpenTelemetry variables from the configuration file, unless the environment sets

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow/runstore"
@@ -26,7 +27,7 @@ func (a *Command) completeWords(cmd *cobra.Command) {
 		}
 	})
 	if cmd.Flags().Lookup("backend") != nil {
-		a.completeFlag(cmd, "backend", app.BackendNames(a.Options.Env))
+		a.completeFlag(cmd, "backend", engines.Names)
 	}
 	switch {
 	case cmd.Name() == "cp":

@@ -33,6 +33,9 @@ const (
 	Kubernetes = "kubernetes"
 )
 
+// Names are the names of Auto and of all engines, in the order of Set.All.
+var Names = []string{Auto, Docker, Containerd, Local, Kubernetes}
+
 // patience is the maximum time without an answer of an engine. With startup and error report, a command takes less than
 // 5 s.
 const patience = 4 * time.Second
@@ -100,14 +103,12 @@ func (s Set) All() []Engine { return []Engine{s.docker(), s.containerd(), s.loca
 
 // Named returns the engine with a name. It does not accept Auto.
 func (s Set) Named(name string) (Engine, error) {
-	names := []string{Auto}
 	for _, e := range s.All() {
 		if e.Name == name {
 			return e, nil
 		}
-		names = append(names, e.Name)
 	}
-	return Engine{}, hint.New(hint.Usage, fmt.Errorf("unknown backend %q", name), "backends: "+strings.Join(names, ", "))
+	return Engine{}, hint.New(hint.Usage, fmt.Errorf("unknown backend %q", name), "backends: "+strings.Join(Names, ", "))
 }
 
 // Open opens the engine with a name. For Auto, it selects the engine.
