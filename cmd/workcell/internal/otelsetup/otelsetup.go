@@ -168,7 +168,7 @@ func (t *Tracing) KeepIn(dir string) bool {
 // newResource returns the service resource from OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES. The default name is
 // "workcell".
 func newResource(ctx context.Context, version string) *resource.Resource {
-	r, err := resource.New(ctx,
+	r, _ := resource.New(ctx, // an invalid OTEL_RESOURCE_ATTRIBUTES loses only the invalid attributes
 		resource.WithAttributes(
 			attribute.String("service.name", "workcell"),
 			attribute.String("service.version", version),
@@ -177,10 +177,7 @@ func newResource(ctx context.Context, version string) *resource.Resource {
 		resource.WithTelemetrySDK(),
 		resource.WithFromEnv(), // later detectors override earlier ones
 	)
-	if err != nil && r == nil {
-		return resource.Default()
-	}
-	return r // an invalid OTEL_RESOURCE_ATTRIBUTES loses only the invalid attributes
+	return r
 }
 
 // newExporter returns the trace exporter configured in the environment, or nil for none.
