@@ -332,12 +332,7 @@ func (r *taskRunner) Close() {
 // other sandboxes.
 func (r *taskRunner) Diff(ctx context.Context, box *session.Session) (*patch.Patch, error) {
 	r.began.Lock()
-	var list []*transfer.Snapshot
-	for run, kept := range r.began.with {
-		if run.Scope() == box.Key().Scope() {
-			list = kept
-		}
-	}
+	list := r.began.with[session.Run(box.Key().Scope())]
 	r.began.Unlock()
 	for _, s := range list {
 		if p, err := s.Diff(ctx, box); p != nil || err != nil {
