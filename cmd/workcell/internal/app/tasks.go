@@ -319,11 +319,7 @@ func (r *taskRunner) Close() {
 	if r.journal != nil {
 		defer r.journal.Close() // every answer was written to disk before it was used
 	}
-	err := r.snapshots().Clear()
-	if r.prompts != "" {
-		err = errors.Join(err, os.RemoveAll(r.prompts))
-	}
-	if err != nil {
+	if err := errors.Join(r.snapshots().Clear(), os.RemoveAll(r.prompts)); err != nil {
 		r.Logger().Warn("cannot remove copies of workspaces", "error", err)
 	}
 }
