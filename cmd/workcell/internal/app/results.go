@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/patch"
-	"github.com/workcell-dev/workcell/session/transfer"
+	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
@@ -138,55 +138,47 @@ func WithoutLinks(dir string) (string, error) {
 	return exact, err
 }
 
-// homecoming holds the results of a run and their destination.
-type homecoming struct {
-	transfer.Made
-	run       string
-	dir       string       // directory for the patch
-	before    patch.Stamps // files in --out when the run began
-	succeeded bool
-}
-
-// bringHome writes the results of a run to the destinations in the flags, and prints how to get the rest.
-func (h *Host) bringHome(home homecoming) error {
-	for _, name := range home.Missing {
+// bringHome writes the results of a run to the destinations in the flags, and prints how to get the rest. before
+// contains the files in --out when the run began.
+func (h *Host) bringHome(res *workflow.Result, before patch.Stamps, succeeded bool) error {
+	for _, name := range res.Missing {
 		h.p.Line("optional output %s not found", name)
 	}
-	if h.opts.Apply && !home.succeeded {
+	if h.opts.Apply && !succeeded {
 		h.p.Line("--apply: changes not applied because the run did not succeed")
 	}
 	var err error
-	switch n := len(home.Outputs); {
+	switch n := len(res.Outputs); {
 	case n == 0:
 	case h.opts.Out != "":
-		err = h.PutOutputs(home.Outputs, h.opts.Out, home.before, h.opts.Force,
-			fmt.Sprintf("to overwrite files that differ, run: workcell runs get %s . %s --force", home.run,
+		err = h.PutOutputs(res.Outputs, h.opts.Out, before, h.opts.Force,
+			fmt.Sprintf("to overwrite files that differ, run: workcell runs get %s . %s --force", res.RunID,
 				hint.Quote(h.opts.Out)))
 	default:
-		h.p.Line("%s collected; to list them, run: workcell runs files %s", Counted(n, "output"), home.run)
+		h.p.Line("%s collected; to list them, run: workcell runs files %s", Counted(n, "output"), res.RunID)
 	}
 	switch {
-	case home.Patch == nil && h.opts.Apply && home.succeeded:
+	case res.Patch == nil && h.opts.Apply && succeeded:
 		return errors.Join(err,
 			Fail(ExitFailed, errors.New("--apply: the run has no patch"),
 				"its steps used separate sandboxes; only a shared sandbox has a patch"))
-	case home.Patch == nil:
+	case res.Patch == nil:
 		return err
-	case len(home.Patch.Changes)+len(home.Patch.Omitted) == 0:
-		if h.opts.Apply && home.succeeded {
-			h.p.Line("nothing to apply: the run changed no files in %s", home.dir)
+	case len(res.Patch.Changes)+len(res.Patch.Omitted) == 0:
+		if h.opts.Apply && succeeded {
+			h.p.Line("nothing to apply: the run changed no files in %s", res.Workspace)
 		}
 		return err
 	}
-	h.p.Line("%s", home.Patch.Stat())
-	ListFew(home.Patch.Omitted, h.p.Line, "not included in the patch: %s: %s")
-	if len(home.Patch.Changes) == 0 {
+	h.p.Line("%s", res.Patch.Stat())
+	ListFew(res.Patch.Omitted, h.p.Line, "not included in the patch: %s: %s")
+	if len(res.Patch.Changes) == 0 {
 		return err
 	}
-	if h.opts.Apply && home.succeeded {
-		return errors.Join(err, h.Apply(home.run, home.Patch, home.dir, false))
+	if h.opts.Apply && succeeded {
+		return errors.Join(err, h.Apply(res.RunID, res.Patch, res.Workspace, false))
 	}
-	h.p.Line("to apply the changes to %s, run: workcell runs apply %s", home.dir, home.run)
+	h.p.Line("to apply the changes to %s, run: workcell runs apply %s", res.Workspace, res.RunID)
 	return err
 }
 

@@ -114,11 +114,7 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 		return errors.Join(runError(err), shown, h.leave(ctx, spec.Checkpoints, res))
 	}
 	_ = h.m.runFiles().RemoveBegun(res.RunID, time.Now()) // if this fails, the next command removes it
-	home := h.bringHome(homecoming{
-		Made: transfer.Made{Outputs: res.Outputs, Missing: res.Missing, Patch: res.Patch},
-		run:  res.RunID, dir: res.Workspace, before: spec.before, succeeded: err == nil,
-	})
-	return errors.Join(runError(err), shown, res.Cleanup, home)
+	return errors.Join(runError(err), shown, res.Cleanup, h.bringHome(res, spec.before, err == nil))
 }
 
 // keepNote stores the note of a new run on this host, if the journal is in a database.
