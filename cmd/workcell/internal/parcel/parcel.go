@@ -5,6 +5,7 @@ package parcel
 
 import (
 	"archive/zip"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,12 +52,8 @@ func (f Files) Write(w io.Writer) error {
 	for name, file := range f.Agents {
 		in.Agents[name] = p.agent(file, f.Skills[name])
 	}
-	if p.err == nil {
-		var raw []byte
-		if raw, p.err = json.Marshal(in); p.err == nil {
-			p.add(manifest, strings.NewReader(string(raw)))
-		}
-	}
+	raw, _ := json.Marshal(in) // text can always be encoded
+	p.add(manifest, bytes.NewReader(raw))
 	return errors.Join(p.err, p.z.Close())
 }
 
@@ -103,10 +100,7 @@ func (p *packer) agent(file string, skills []string) string {
 	if !known {
 		to = "agents/" + strconv.Itoa(len(p.dirs))
 		p.dirs[from] = to
-		partials, err := fs.Glob(os.DirFS(from), "_*"+filepath.Ext(file))
-		if err != nil {
-			p.err = err
-		}
+		partials, _ := fs.Glob(os.DirFS(from), "_*"+filepath.Ext(file)) // the extension of agents is a valid pattern
 		for _, partial := range partials {
 			p.tree(from, partial, to)
 		}
