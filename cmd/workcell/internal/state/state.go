@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
@@ -140,7 +141,7 @@ func (d Dir) readInstance() (string, error) {
 		return "", err
 	}
 	id := strings.TrimSpace(string(raw))
-	if !isInstanceID(id) {
+	if !instanceID.MatchString(id) {
 		// A new id would orphan the sandboxes with the old id, so the user must decide.
 		return "", hint.New(hint.Failed, fmt.Errorf("%s does not contain an instance ID", path),
 			"remove the file; it is recreated with the ID in the state file, or with a new ID, in which case running "+
@@ -167,11 +168,5 @@ func (d Dir) createInstance(id string) error {
 	return nil
 }
 
-// isInstanceID reports whether s has the format of record.NewID, with other lengths allowed.
-func isInstanceID(s string) bool {
-	ok := len(s) >= 16 && len(s) <= 64
-	for _, r := range s {
-		ok = ok && (r >= 'a' && r <= 'z' || r >= '0' && r <= '9')
-	}
-	return ok
-}
+// instanceID matches the format of record.NewID, with other lengths allowed.
+var instanceID = regexp.MustCompile(`\A[a-z0-9]{16,64}\z`)

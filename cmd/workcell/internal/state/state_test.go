@@ -42,7 +42,7 @@ func TestInstanceIsMadeOnce(t *testing.T) {
 	}
 	wg.Wait()
 	for _, id := range ids {
-		if id != ids[0] || !isInstanceID(id) {
+		if id != ids[0] || !instanceID.MatchString(id) {
 			t.Fatalf("ids = %q", ids)
 		}
 	}
@@ -83,11 +83,11 @@ func TestInstanceIsKept(t *testing.T) {
 	must(t, err)
 	defer store.Close()
 	id, err := d.instanceWith(t.Context(), store)
-	if err != nil || !isInstanceID(id) {
+	if err != nil || !instanceID.MatchString(id) {
 		t.Fatalf("id = %q, %v", id, err)
 	}
 	must(t, os.Remove(path))
-	if other, err := d.instanceWith(t.Context(), nil); err != nil || !isInstanceID(other) { // like doctor
+	if other, err := d.instanceWith(t.Context(), nil); err != nil || !instanceID.MatchString(other) { // like doctor
 		t.Errorf("without the records: %q, %v", other, err)
 	}
 	if again, err := d.instanceWith(t.Context(), store); err != nil || again != id {
@@ -159,7 +159,7 @@ func TestSharedDatabase(t *testing.T) {
 		must(t, err)
 		ids = append(ids, id)
 	}
-	if ids[0] != ids[1] || !isInstanceID(ids[0]) {
+	if ids[0] != ids[1] || !instanceID.MatchString(ids[0]) {
 		t.Errorf("instances %q", ids)
 	}
 	leave, held, err := places[0].Claim(t.Context(), "reaperx")
