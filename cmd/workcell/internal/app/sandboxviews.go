@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -90,8 +91,9 @@ func ViewSandbox(i session.Info, left ...record.Record) SandboxView {
 		policy = i.Settings().Digest()
 	}
 	return SandboxView{
-		ID: i.ID, Name: name, UserName: i.Key.User(), Key: i.Key.String(), Run: i.Run, State: stateWord(i.State),
-		Ends: Ends(i, left), Reason: i.Reason, Image: i.Image, User: i.User, Network: i.Network, Mounts: i.Mounts,
+		ID: i.ID, Name: name, UserName: i.Key.User(), Key: i.Key.String(), Run: i.Run,
+		State: cmp.Or(stateWords[i.State], string(i.State)),
+		Ends:  Ends(i, left), Reason: i.Reason, Image: i.Image, User: i.User, Network: i.Network, Mounts: i.Mounts,
 		Limits: i.Limits, Workspace: i.Workspace, RootBytes: i.RootBytes, RootEnforcement: i.RootEnforcement,
 		Created: i.Created, Backend: i.Backend, EngineID: i.EngineID, Isolation: i.Isolation, Policy: policy,
 		IdlePolicy: i.IdlePolicy,
@@ -142,16 +144,8 @@ func EndsWithoutOwner(rec record.Record) string {
 	return when
 }
 
-// stateWord returns the state of a sandbox as text, independent of the owner.
-func stateWord(s session.State) string {
-	switch s {
-	case session.StateReady:
-		return "running"
-	case session.StateClosed:
-		return "removing"
-	}
-	return string(s)
-}
+// stateWords are the texts of states, independent of the owner. The text of other states is the state.
+var stateWords = map[session.State]string{session.StateReady: "running", session.StateClosed: "removing"}
 
 // ExecView is a command in a sandbox, for the command and the page.
 type ExecView struct {
