@@ -90,6 +90,11 @@ func (p *Printed[T]) End() error {
 	return cmp.Or(p.err, p.Command.PrintLines(p.items))
 }
 
+// Removed is a removed object in the output of a command.
+type Removed struct {
+	ID string `json:"id"`
+}
+
 // Contents returns standard output for contents from a sandbox or a server. A terminal must not interpret them. Other
 // readers get them unchanged.
 func (a *Command) Contents() io.Writer {

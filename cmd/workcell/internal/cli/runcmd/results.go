@@ -251,20 +251,15 @@ func newRunsRmCmd(a *command) *cobra.Command {
 		Example: "  workcell runs rm run_…",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) (err error) {
-			removed := cli.Printed[removedRun]{Command: a.Command}
+			removed := cli.Printed[cli.Removed]{Command: a.Command}
 			for _, id := range args {
 				full, failed := a.Forget(ctx, j, id)
 				if failed == nil {
-					removed.Add(full, removedRun{full})
+					removed.Add(full, cli.Removed{ID: full})
 				}
 				err = errors.Join(err, failed)
 			}
 			return errors.Join(err, removed.End())
 		}),
 	}
-}
-
-// removedRun is a run in the output of `runs rm`.
-type removedRun struct {
-	ID string `json:"id"`
 }

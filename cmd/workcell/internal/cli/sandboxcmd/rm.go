@@ -44,7 +44,7 @@ is full and commands cannot run.`,
 			mayName := func(arg string) []string { return append([]string{arg}, sandboxNames(arg)...) }
 			groups, err := a.ByBackend(cmd.Context(), app.StateWanted, args, mayName)
 			errs := []error{err}
-			removed := cli.Printed[removedSandbox]{Command: a.Command}
+			removed := cli.Printed[cli.Removed]{Command: a.Command}
 			for _, names := range groups {
 				use := app.Use{State: app.StateWanted}
 				for _, arg := range names {
@@ -58,7 +58,7 @@ is full and commands cannot run.`,
 					}
 					for _, id := range ids {
 						if err := m.Remove(ctx, id, !keep); err == nil || force && errors.Is(err, backend.ErrNotFound) {
-							removed.Add(id, removedSandbox{id})
+							removed.Add(id, cli.Removed{ID: id})
 						} else {
 							errs = append(errs, err)
 						}
@@ -74,11 +74,6 @@ is full and commands cannot run.`,
 	f.BoolVar(&keep, "keep-workspace", false, "keep the workspace files for sandbox open --name")
 	f.BoolVarP(&force, "force", "f", false, "ignore sandboxes and files that do not exist")
 	return cmd
-}
-
-// removedSandbox is a sandbox in the output of `sandbox rm`.
-type removedSandbox struct {
-	ID string `json:"id"`
 }
 
 // sandboxFile is a SANDBOX:PATH argument of rm.
