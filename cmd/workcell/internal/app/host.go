@@ -23,6 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -173,24 +174,14 @@ func (h *Host) run(ctx context.Context, name string, input map[string]any) (tool
 	}
 	ctx = hosttools.WithApprover(ctx, cmp.Or(h.approve, hosttools.ApproverFromContext(ctx)))
 	res, err := agent.Run(scripted.WithRun(ctx, workflow.RunIDFromContext(ctx), input), input, opts)
-	if err != nil {
-		err = keyless{err, models.Secrets(h.opts.Env).Replace(err.Error())}
+	if err != nil { // without provider keys, because later steps can read the text in their sandboxes
+		err = &sanitize.Error{Text: models.Secrets(h.opts.Env).Replace(err.Error()), Err: err}
 	}
 	if err != nil && ctx.Err() == nil && strings.HasPrefix(cmp.Or(opts.Model, agent.Document().Meta.Model), "ollama/") {
 		err = models.OllamaError(ctx, h.opts.Env, err)
 	}
 	return res, err
 }
-
-// keyless is an error whose text contains no keys.
-type keyless struct {
-	error
-	text string // without provider keys, because later steps can read it in their sandboxes
-}
-
-func (e keyless) Error() string { return e.text }
-
-func (e keyless) Unwrap() error { return e.error }
 
 // resume skips the recorded answers already used by an interrupted run. Continued conversations keep their answers.
 // Attempts that restart from the beginning use their answers again.
