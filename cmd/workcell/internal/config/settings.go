@@ -264,19 +264,15 @@ func (c *Config) limitSettings() []*setting {
 			return between(key, *n, least, most)
 		}})
 	}
-	timeout := func(key string, to *time.Duration, fallback time.Duration) *setting {
-		return &setting{key: key, to: to, fallback: fallback, check: func() (string, string) {
-			var l frontmatter.Limits
-			if key == keyIdleTimeout {
-				l.IdleTimeout = frontmatter.Duration(*to)
-			} else {
-				l.ExecTimeout = frontmatter.Duration(*to)
-			}
-			return problemOf(frontmatter.Sandbox{Limits: l})
-		}}
-	}
 	return append(list,
-		timeout(keyIdleTimeout, &c.IdleTimeout, 15*time.Minute), timeout(keyExecTimeout, &c.ExecTimeout, 2*time.Minute))
+		&setting{key: keyIdleTimeout, to: &c.IdleTimeout, fallback: 15 * time.Minute, check: func() (string, string) {
+			l := frontmatter.Limits{IdleTimeout: frontmatter.Duration(c.IdleTimeout)}
+			return problemOf(frontmatter.Sandbox{Limits: l})
+		}},
+		&setting{key: keyExecTimeout, to: &c.ExecTimeout, fallback: 2 * time.Minute, check: func() (string, string) {
+			l := frontmatter.Limits{ExecTimeout: frontmatter.Duration(c.ExecTimeout)}
+			return problemOf(frontmatter.Sandbox{Limits: l})
+		}})
 }
 
 // problemOf returns the first problem of a sandbox with a setting.
