@@ -111,12 +111,7 @@ func FindRun(ctx context.Context, j runstore.Store, id string) (runstore.Run, er
 	if err != nil {
 		return r, err
 	}
-	var found []runstore.Run
-	for _, r := range page.Runs {
-		if abbreviates(id, r.ID) {
-			found = append(found, r)
-		}
-	}
+	found := slices.DeleteFunc(page.Runs, func(r runstore.Run) bool { return !abbreviates(id, r.ID) })
 	switch len(found) {
 	case 0:
 		return r, Fail(ExitNotFound, fmt.Errorf("run %q not found", id), "run `workcell runs ls` to list runs")

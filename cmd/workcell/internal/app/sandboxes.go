@@ -154,13 +154,8 @@ func NamedSandboxes(list []session.Info, name string) []session.Info {
 		},
 		func(s session.Info) bool { return abbreviates(name, s.ID) || abbreviates(name, s.Run) },
 	} {
-		var found []session.Info
-		for _, s := range list {
-			if means(s) {
-				found = append(found, s)
-			}
-		}
-		if found != nil {
+		found := slices.DeleteFunc(slices.Clone(list), func(s session.Info) bool { return !means(s) })
+		if len(found) > 0 {
 			return found
 		}
 	}
