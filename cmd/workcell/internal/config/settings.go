@@ -67,7 +67,7 @@ type setting struct {
 	fileOnly bool          // check is only for the file: flags and variables are checked where they are used
 	read     func(*reader) // converts a value of the file, and adds problems inside of it; may be nil
 
-	origin string
+	origin string         // empty if it is not set
 	node   *yamlnode.Node // position in the file; nil if the file does not set it
 }
 
@@ -91,7 +91,7 @@ func (s *setting) assign(origin string, texts []string) error {
 		*to = backend.Isolation(texts[0])
 	case *pairs: // the values of all sources are combined
 		*to = append(*to, texts...)
-		if s.origin != notSet {
+		if s.origin != "" {
 			sources = s.origin + ", " + origin
 		}
 	}
@@ -106,8 +106,8 @@ func (s *setting) assign(origin string, texts []string) error {
 
 // shown returns the setting for display.
 func (s *setting) shown() Value {
-	v := Value{Key: s.key, Value: s.fallback, Origin: s.origin}
-	if v.Value == nil || s.origin != notSet {
+	v := Value{Key: s.key, Value: s.fallback, Origin: cmp.Or(s.origin, notSet)}
+	if v.Value == nil || s.origin != "" {
 		v.Value = reflect.ValueOf(s.to).Elem().Interface()
 	}
 	return v
@@ -223,7 +223,7 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 		return &setting{key: key, to: to, zero: least == 0,
 			check: func() (string, string) { return between(key, *to, least, maxRetention) }}
 	}
-	list = append(list,
+	return append(list,
 		c.telemetry("endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT", "", checkURL),
 		c.telemetry("protocol", "OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", func(p string) (string, string) {
 			return oneOf("protocol", p, "http/protobuf", "grpc")
@@ -237,10 +237,6 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 			return oneOf("value", c.Approvals, "refuse", ApprovalsWait)
 		}},
 	)
-	for _, s := range list {
-		s.origin = notSet
-	}
-	return list
 }
 
 // telemetry returns a setting for an OpenTelemetry variable.
