@@ -59,8 +59,7 @@ func (t *Trace) Text(w io.Writer, o Options) error {
 			block = "▏"
 		}
 		if o.Color {
-			ansi, _ := s.colors()
-			block = "\x1b[" + ansi + "m" + block + "\x1b[0m"
+			block = "\x1b[" + s.color().ansi + "m" + block + "\x1b[0m"
 		}
 		fmt.Fprintf(&b, "%s%s%*s  %s%s\n", text, strings.Repeat(" ", label-utf8.RuneCountInString(text)), columns,
 			duration(s.End.Sub(s.Start)),
@@ -148,20 +147,22 @@ func duration(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// colors returns the color of the span for terminals and for SVG. The SVG colors are distinguishable for people with
-// red-green color blindness.
-func (s *Span) colors() (ansi, svg string) {
-	switch {
-	case s.Failed:
-		return "31", "#c0392b"
-	case s.kind() == Agent:
-		return "35", "#8250df"
-	case s.kind() == LLM:
-		return "34", "#0969da"
-	case s.kind() == Tool:
-		return "32", "#1a7f37"
+// color is a color for terminals and for SVG.
+type color struct{ ansi, svg string }
+
+// Colors of spans. The SVG colors are distinguishable for people with red-green color blindness.
+var (
+	failedColor = color{"31", "#c0392b"}
+	kindColors  = map[Kind]color{
+		Agent: {"35", "#8250df"}, LLM: {"34", "#0969da"}, Tool: {"32", "#1a7f37"}, Other: {"90", "#9aa4af"},
 	}
-	return "90", "#9aa4af"
+)
+
+func (s *Span) color() color {
+	if s.Failed {
+		return failedColor
+	}
+	return kindColors[s.kind()]
 }
 
 // SVG draws the trace as a picture.
@@ -178,7 +179,7 @@ func (t *Trace) SVG(w io.Writer, title string, o Options) error {
 		x := float64(label) + max(0, float64(s.Start.Sub(start))/float64(took)*bar)
 		length := max(1.5, float64(s.End.Sub(s.Start))/float64(took)*bar)
 		indent := 14 * min(len(last)-1, 20) // the label needs space
-		_, color := s.colors()
+		color := s.color().svg
 		text := sanitize.Cut(s.label(), int(float64(label-indent-30)/letter))
 		fmt.Fprintf(&body, `<rect x="%d" y="%d" width="3" height="12" fill="%s"/><text x="%d" y="%d">%s</text>`, 12+indent,
 			y+2, color, 21+indent, y+12, escape(text))
@@ -196,18 +197,14 @@ func (t *Trace) SVG(w io.Writer, title string, o Options) error {
 `, width, y+12, escape(sanitize.Line(title)), escape(t.Title()))
 	x := label
 	for _, kind := range []struct {
-		word string
-		span Span
+		word  string
+		color color
 	}{
-		{"agent", Span{Attributes: map[string]string{string(semconv.OperationName): semconv.InvokeAgent}}},
-		{"model", Span{Attributes: map[string]string{string(semconv.OperationName): semconv.Chat}}},
-		{"tool", Span{Attributes: map[string]string{string(semconv.OperationName): semconv.ExecuteTool}}},
-		{"sandbox, step", Span{}},
-		{"failed", Span{Failed: true}},
+		{"agent", kindColors[Agent]}, {"model", kindColors[LLM]}, {"tool", kindColors[Tool]},
+		{"sandbox, step", kindColors[Other]}, {"failed", failedColor},
 	} {
-		_, color := kind.span.colors()
 		fmt.Fprintf(&b, `<rect x="%d" y="11" width="10" height="10" rx="2" fill="%s"/><text x="%d" y="20">%s</text>`, x,
-			color, x+15, kind.word)
+			kind.color.svg, x+15, kind.word)
 		x += 45 + int(letter*float64(len(kind.word)))
 	}
 	for i := range 5 { // time axis
