@@ -22,27 +22,13 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// Keys of settings used by name. Keys of limits and images are derived from their tables.
+// Keys of settings, and beginnings of keys, used in several places.
 const (
-	keyBackend       = "backend"
-	keyOCIRuntime    = "oci_runtime"
-	keyIsolation     = "isolation"
-	keyAllowImages   = "allow_images"
-	keyMapImages     = "map_images"
-	keyPool          = "pool"
-	keyMounts        = "mounts"
-	keyCaches        = "caches"
-	keyServices      = "services"
-	keyImages        = "images."
-	keyLimits        = "limits."
-	keyIdleTimeout   = keyLimits + "idle_timeout"
-	keyExecTimeout   = keyLimits + "exec_timeout"
-	keyContent       = "telemetry.content"
-	keyTelemetry     = "telemetry."
-	keyRetentionRuns = "retention.runs"
-	keyRetentionKept = "retention.kept"
-	keyRetentionText = "retention.transcripts"
-	keyKubernetes    = "kubernetes."
+	keyAllowImages = "allow_images"
+	keyServices    = "services"
+	keyImages      = "images."
+	keyLimits      = "limits."
+	keyKubernetes  = "kubernetes."
 )
 
 // mappedExample is the hint for an invalid image mapping.
@@ -115,7 +101,7 @@ func (s *setting) shown() Value {
 
 // settings returns the table of settings, in the order in which they are shown.
 func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
-	list := []*setting{{key: keyBackend, to: &c.Backend, flag: "backend", variable: "WORKCELL_BACKEND", fileOnly: true,
+	list := []*setting{{key: "backend", to: &c.Backend, flag: "backend", variable: "WORKCELL_BACKEND", fileOnly: true,
 		check: func() (string, string) {
 			if !slices.Contains(backends, c.Backend) {
 				return fmt.Sprintf("unknown backend %q", c.Backend), suggest.Hint(c.Backend, backends)
@@ -141,7 +127,7 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 			c.allowed = policy
 			return "", ""
 		}},
-		&setting{key: keyMapImages, to: mapped, flag: "map-image", variable: "WORKCELL_IMAGE_MAP",
+		&setting{key: "map_images", to: mapped, flag: "map-image", variable: "WORKCELL_IMAGE_MAP",
 			check: func() (string, string) {
 				for _, pair := range *mapped {
 					from, to, _ := strings.Cut(strings.TrimSpace(pair), "=")
@@ -157,8 +143,8 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 				}
 				return "", ""
 			}},
-		&setting{key: keyPool, to: &c.pool, flag: "pool", check: c.countPool},
-		&setting{key: keyMounts, to: mounts, flag: "mount", check: func() (string, string) { // a driver checks the paths
+		&setting{key: "pool", to: &c.pool, flag: "pool", check: c.countPool},
+		&setting{key: "mounts", to: mounts, flag: "mount", check: func() (string, string) { // a driver checks the paths
 			c.Mounts = nil
 			for _, text := range *mounts {
 				m, err := parseMount(text)
@@ -169,7 +155,7 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 			}
 			return "", ""
 		}},
-		&setting{key: keyCaches, to: caches, check: func() (string, string) {
+		&setting{key: "caches", to: caches, check: func() (string, string) {
 			for _, pair := range *caches {
 				name, variable, _ := strings.Cut(pair, "=")
 				c.Caches[name] = variable
@@ -180,8 +166,8 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 			return "", ""
 		}},
 		&setting{key: keyServices, to: &web, read: func(r *reader) { c.readServices(r, env, web) }},
-		&setting{key: keyOCIRuntime, to: &c.OCIRuntime, flag: "oci-runtime"},
-		&setting{key: keyIsolation, to: &c.Isolation, flag: "isolation", check: func() (string, string) {
+		&setting{key: "oci_runtime", to: &c.OCIRuntime, flag: "oci-runtime"},
+		&setting{key: "isolation", to: &c.Isolation, flag: "isolation", check: func() (string, string) {
 			return problemOf(frontmatter.Sandbox{Isolation: c.Isolation})
 		}},
 	)
@@ -229,10 +215,10 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 			return oneOf("protocol", p, "http/protobuf", "grpc")
 		}),
 		c.telemetry("service_name", "OTEL_SERVICE_NAME", "workcell", func(string) (string, string) { return "", "" }),
-		&setting{key: keyContent, to: &c.TraceContent, flag: "trace-content"},
-		retention(keyRetentionRuns, &c.KeepRuns, time.Millisecond),
-		retention(keyRetentionKept, &c.KeepSandboxes, time.Millisecond),
-		retention(keyRetentionText, &c.KeepTranscripts, 0),
+		&setting{key: "telemetry.content", to: &c.TraceContent, flag: "trace-content"},
+		retention("retention.runs", &c.KeepRuns, time.Millisecond),
+		retention("retention.kept", &c.KeepSandboxes, time.Millisecond),
+		retention("retention.transcripts", &c.KeepTranscripts, 0),
 		&setting{key: "approvals", to: &c.Approvals, check: func() (string, string) {
 			return oneOf("value", c.Approvals, "refuse", ApprovalsWait)
 		}},
@@ -242,7 +228,7 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 // telemetry returns a setting for an OpenTelemetry variable.
 func (c *Config) telemetry(name, variable, fallback string, check func(string) (problem, hint string)) *setting {
 	value := new(string)
-	return &setting{key: keyTelemetry + name, to: value, fallback: fallback, variable: variable, fileOnly: true,
+	return &setting{key: "telemetry." + name, to: value, fallback: fallback, variable: variable, fileOnly: true,
 		check: func() (string, string) {
 			c.Variables[variable] = *value
 			return check(*value)
@@ -261,11 +247,11 @@ func (c *Config) limitSettings() []*setting {
 		}})
 	}
 	return append(list,
-		&setting{key: keyIdleTimeout, to: &c.IdleTimeout, fallback: 15 * time.Minute, check: func() (string, string) {
+		&setting{key: "limits.idle_timeout", to: &c.IdleTimeout, fallback: 15 * time.Minute, check: func() (string, string) {
 			l := frontmatter.Limits{IdleTimeout: frontmatter.Duration(c.IdleTimeout)}
 			return problemOf(frontmatter.Sandbox{Limits: l})
 		}},
-		&setting{key: keyExecTimeout, to: &c.ExecTimeout, fallback: 2 * time.Minute, check: func() (string, string) {
+		&setting{key: "limits.exec_timeout", to: &c.ExecTimeout, fallback: 2 * time.Minute, check: func() (string, string) {
 			l := frontmatter.Limits{ExecTimeout: frontmatter.Duration(c.ExecTimeout)}
 			return problemOf(frontmatter.Sandbox{Limits: l})
 		}})
