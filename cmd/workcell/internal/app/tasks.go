@@ -48,8 +48,7 @@ type taskRunner struct {
 	journal runstore.Store // for approvals; nil without host tools
 
 	making singleflight.Group // creation of hosts, by task, because the servers of a task's host tools may be slow
-	mu     sync.Mutex         // guards hosts
-	hosts  map[string]*Host
+	hosts  sync.Map           // *Host by task
 
 	began struct {
 		sync.Mutex
@@ -70,7 +69,7 @@ type mcpTask struct {
 func (a *App) TaskRunner(
 	ctx context.Context, m *Manager, hosts *hosttools.Registry, agents, workflows string, coding CodingTasks,
 ) (*taskRunner, error) {
-	r := &taskRunner{App: a, manager: m, tools: hosts, tasks: map[string]mcpTask{}, hosts: map[string]*Host{}}
+	r := &taskRunner{App: a, manager: m, tools: hosts, tasks: map[string]mcpTask{}}
 	r.began.with = map[session.Run][]*transfer.Snapshot{}
 	var errs []error
 	var err error
@@ -340,17 +339,14 @@ func (r *taskRunner) Diff(ctx context.Context, box *session.Session) (*patch.Pat
 
 // host returns the Genkit instance for a task. It is created when the task runs for the first time.
 func (r *taskRunner) host(ctx context.Context, t mcpTask) (*Host, error) {
-	r.mu.Lock()
-	h := r.hosts[t.Name]
-	r.mu.Unlock()
-	if h != nil {
-		return h, nil
+	if h, ok := r.hosts.Load(t.Name); ok {
+		return h.(*Host), nil
 	}
 	// Outlives this call.
 	made := r.making.DoChan(t.Name, func() (any, error) { return r.makeHost(context.WithoutCancel(ctx), t) })
 	select {
 	case res := <-made:
-		h, _ = res.Val.(*Host)
+		h, _ := res.Val.(*Host)
 		return h, res.Err
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -380,9 +376,7 @@ func (r *taskRunner) makeHost(ctx context.Context, t mcpTask) (*Host, error) {
 		}
 		return nil, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.hosts[t.Name] = h
+	r.hosts.Store(t.Name, h)
 	return h, nil
 }
 
