@@ -55,9 +55,8 @@ type Options struct {
 
 // Tracing is the OpenTelemetry SDK of this process. If traces are off, it is empty.
 type Tracing struct {
-	provider *sdktrace.TracerProvider // nil if off
-	metrics  *sdkmetric.MeterProvider // nil if off
-	kept     *runtrace.Recorder       // nil if spans are not stored
+	shutdown []func(context.Context) error // of the providers, in the order of their start
+	kept     *runtrace.Recorder            // nil if spans are not stored
 	exports  bool
 	roots    *rootRecorder
 	notice   *exportNotice
@@ -122,8 +121,9 @@ func (t *Tracing) startTraces(
 		options = append(options,
 			sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewBatchSpanProcessor(exporter), mapping)))
 	}
-	t.provider = sdktrace.NewTracerProvider(options...)
-	otel.SetTracerProvider(t.provider)
+	provider := sdktrace.NewTracerProvider(options...)
+	otel.SetTracerProvider(provider)
+	t.shutdown = append(t.shutdown, provider.Shutdown)
 	if server := o.Env.Get("GENKIT_TELEMETRY_SERVER"); server != "" {
 		// Genkit attaches the Developer UI's exporter only to Genkit's own provider.
 		client := tracing.NewHTTPTelemetryClient(server)
@@ -147,10 +147,11 @@ func (t *Tracing) startMetrics(ctx context.Context, o Options, service *resource
 	}
 	genkits := sdkmetric.NewView(sdkmetric.Instrument{Name: "genkit/*"},
 		sdkmetric.Stream{Aggregation: sdkmetric.AggregationDrop{}})
-	t.metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)),
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)),
 		sdkmetric.WithResource(service), sdkmetric.WithView(genkits))
-	otel.SetMeterProvider(t.metrics)
-	return otelgenai.NewMetrics(t.metrics, otelgenai.Options{OldNames: oldNames(o.Env)})
+	otel.SetMeterProvider(provider)
+	t.shutdown = append(t.shutdown, provider.Shutdown)
+	return otelgenai.NewMetrics(provider, otelgenai.Options{OldNames: oldNames(o.Env)})
 }
 
 // oldNames reports whether spans and metrics also have the names of the conventions' previous version.
@@ -242,13 +243,8 @@ func wantedProtocol(e environ.Lookup, signal, kinds string) (string, error) {
 func (t *Tracing) Close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	if t.provider != nil {
-		if err := t.provider.Shutdown(ctx); err != nil {
-			t.notice.Handle(err)
-		}
-	}
-	if t.metrics != nil { // after the spans, from which metrics are derived
-		if err := t.metrics.Shutdown(ctx); err != nil {
+	for _, shutdown := range slices.Backward(t.shutdown) { // spans before metrics, which are derived from them
+		if err := shutdown(ctx); err != nil {
 			t.notice.Handle(err)
 		}
 	}
