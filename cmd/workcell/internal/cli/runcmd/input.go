@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -17,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -190,12 +190,7 @@ func (a *command) readLimited(ctx context.Context, path string) ([]byte, error) 
 	if path == "-" {
 		return a.ReadStdin(ctx, maxInputBytes)
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() // opened for reading only
-	raw, err := io.ReadAll(io.LimitReader(f, maxInputBytes+1))
+	raw, err := yamlnode.ReadFile(path, maxInputBytes)
 	if err == nil && len(raw) > maxInputBytes {
 		err = errors.New("larger than 4 MiB")
 	}
