@@ -222,7 +222,8 @@ func (o *toolsOptions) call(ctx context.Context, name, args string) error {
 		reply := set.Access(hosttools.Command{}).Call(ctx, "", trace.SpanContext{},
 			hosttools.Request{Tool: name, Args: json.RawMessage(cmp.Or(args, "{}"))})
 		if reply.Error != nil {
-			return app.Fail(toolExit(reply.Error.Code), reply.Error, reply.Error.Remediation)
+			code := cmp.Or(toolExits[reply.Error.Code], app.ExitFailed)
+			return app.Fail(code, reply.Error, reply.Error.Remediation)
 		}
 		text := cmp.Or(string(reply.Data), reply.Text)
 		_, err := fmt.Fprintln(o.Contents(), strings.TrimRight(text, "\n"))
@@ -230,13 +231,8 @@ func (o *toolsOptions) call(ctx context.Context, name, args string) error {
 	})
 }
 
-// toolExit returns the exit code of a failed call.
-func toolExit(code toolspec.Code) int {
-	switch code {
-	case toolspec.CodeInvalid, toolspec.CodeTooLarge:
-		return app.ExitInvalid
-	case toolspec.CodeUnavailable:
-		return app.ExitUnavailable
-	}
-	return app.ExitFailed
+// toolExits are the exit codes of failed calls. For other failures, it is app.ExitFailed.
+var toolExits = map[toolspec.Code]int{
+	toolspec.CodeInvalid: app.ExitInvalid, toolspec.CodeTooLarge: app.ExitInvalid,
+	toolspec.CodeUnavailable: app.ExitUnavailable,
 }
