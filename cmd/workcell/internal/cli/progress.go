@@ -306,20 +306,17 @@ const (
 // to standard output.
 func LastWords(output any) []string {
 	fields, _ := output.(map[string]any)
-	text := ""
 	for _, stream := range []string{"stderr", "stdout"} {
-		if s, _ := fields[stream].(string); strings.TrimSpace(s) != "" {
-			text = strings.TrimRight(s, " \t\r\n")
-			break
+		text, _ := fields[stream].(string)
+		if strings.TrimSpace(text) == "" {
+			continue
 		}
+		lines := strings.Split(strings.TrimRight(text, " \t\r\n"), "\n")
+		lines = lines[max(0, len(lines)-lastWordsLines):]
+		for i, line := range lines {
+			lines[i] = sanitize.Cut(strings.TrimRight(line, "\r"), lastWordsWidth)
+		}
+		return lines
 	}
-	if text == "" {
-		return nil
-	}
-	lines := strings.Split(text, "\n")
-	lines = lines[max(0, len(lines)-lastWordsLines):]
-	for i, line := range lines {
-		lines[i] = sanitize.Cut(strings.TrimRight(line, "\r"), lastWordsWidth)
-	}
-	return lines
+	return nil
 }
