@@ -1,6 +1,7 @@
 package engines
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -18,7 +19,7 @@ func (s Set) openAuto(ctx context.Context) (backend.SandboxBackend, error) {
 	if first == nil {
 		return b, nil
 	}
-	why := docker.why(ctx, first)
+	why := docker.Why(ctx, first)
 	b, second := containerd.Open(ctx)
 	switch {
 	case second == nil:
@@ -32,13 +33,10 @@ func (s Set) openAuto(ctx context.Context) (backend.SandboxBackend, error) {
 		todo += "\nor use --backend local (no engine or image needed, but less isolation: see docs/operations/local.md)"
 	}
 	return nil, hint.New(hint.Unavailable, fmt.Errorf("no container engine available (%w)\n%s: %s\n%s: %s",
-		backend.ErrUnavailable, docker.Name, why, containerd.Name, containerd.why(ctx, second)), todo)
+		backend.ErrUnavailable, docker.Name, why, containerd.Name, containerd.Why(ctx, second)), todo)
 }
 
-// why returns the reason why an engine is not usable, in one line.
-func (e Engine) why(ctx context.Context, err error) string {
-	if absent := e.Absent(ctx); absent != "" {
-		return absent
-	}
-	return sanitize.Line(err.Error())
+// Why returns the reason why an engine is not usable, in one line. err is the error of Open or of a request.
+func (e Engine) Why(ctx context.Context, err error) string {
+	return cmp.Or(e.absent(ctx), sanitize.Line(err.Error()))
 }

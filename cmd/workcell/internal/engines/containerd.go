@@ -29,7 +29,7 @@ func (s Set) containerd() Engine {
 			}))
 		},
 		id:     s.containerdID,
-		Absent: func(ctx context.Context) string { return socketProblem(ctx, s.containerdAddress()) },
+		absent: func(ctx context.Context) string { return socketProblem(ctx, s.containerdAddress()) },
 		Fix:    containerdFix,
 		at: func() string {
 			if s.Env.Get("CONTAINERD_ADDRESS") != "" {

@@ -35,7 +35,7 @@ func (s Set) docker() Engine {
 			return asBackend(docker.New(ctx, opts))
 		},
 		id:     s.dockerID,
-		Absent: s.dockerAbsent,
+		absent: s.dockerAbsent,
 		Fix: func(error) string {
 			if strings.HasPrefix(s.dockerAbsent(context.Background()), socketDenied) {
 				return "run `sudo usermod -aG docker $USER`, then log in again"

@@ -58,7 +58,7 @@ type Engine struct {
 	Name   string
 	open   func(context.Context) (backend.SandboxBackend, error)
 	id     func(context.Context) (string, error) // returns what distinguishes it from other engines of this type
-	Absent func(context.Context) string          // returns why it does not answer, as text; empty if unknown
+	absent func(context.Context) string          // returns why it does not answer, as text; empty if unknown
 	Fix    func(error) string                    // returns a remedy for the error of Open
 	at     func() string                         // returns the address and its source; nil if only one address is possible
 	// TryNetwork tests whether the engine isolates a sandbox without a network. It returns the unreachable targets of such
@@ -93,7 +93,7 @@ func leftOut(name string) Engine {
 		Name:   name,
 		open:   func(context.Context) (backend.SandboxBackend, error) { return nil, err },
 		id:     func(context.Context) (string, error) { return "", err },
-		Absent: func(context.Context) string { return why },
+		absent: func(context.Context) string { return why },
 		Fix:    func(error) string { return todo },
 	}
 }

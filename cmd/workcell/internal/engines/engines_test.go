@@ -96,8 +96,8 @@ func TestLeftOut(t *testing.T) {
 	if b != nil || !errors.Is(err, backend.ErrUnavailable) || h == nil || h.Kind != hint.Unavailable {
 		t.Fatalf("Open = %v, %v", b, err)
 	}
-	if !strings.Contains(err.Error(), "no_docker") || e.Absent(t.Context()) == "" || e.Fix(err) == "" {
-		t.Errorf("error %q, absent %q, fix %q", err, e.Absent(t.Context()), e.Fix(err))
+	if !strings.Contains(err.Error(), "no_docker") || e.absent(t.Context()) == "" || e.Fix(err) == "" {
+		t.Errorf("error %q, absent %q, fix %q", err, e.absent(t.Context()), e.Fix(err))
 	}
 }
 

@@ -43,7 +43,7 @@ func (s Set) kubernetes() Engine {
 			defer b.Close() // the trial leaves nothing behind
 			return b.TryNetwork(ctx, mappedImage(images, image))
 		},
-		Absent: func(context.Context) string { return "" },
+		absent: func(context.Context) string { return "" },
 		Fix: func(error) string {
 			return "set KUBECONFIG, and in the configuration file kubernetes.context and kubernetes.namespace; in this " +
 				"namespace, you need the Role from docs/operations/kubernetes.md"

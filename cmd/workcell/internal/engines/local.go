@@ -29,7 +29,7 @@ func (s Set) local() Engine {
 			return asBackend(b, err)
 		},
 		id:     func(context.Context) (string, error) { return s.stateDir(Local) },
-		Absent: func(context.Context) string { return "" },
+		absent: func(context.Context) string { return "" },
 		Fix:    localFix,
 	}
 }

@@ -258,9 +258,7 @@ func (r *engineReport) absent(ctx context.Context, d engines.Engine, err error) 
 	}
 	text := sanitize.Line(err.Error())
 	if errors.Is(err, backend.ErrUnavailable) {
-		if words := d.Absent(ctx); words != "" {
-			text = words
-		}
+		text = d.Why(ctx, err)
 	}
 	r.add("engine", verdictFail, text, hint)
 }
