@@ -14,7 +14,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/sandbox"
-	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -190,16 +189,6 @@ type executorOutput struct {
 	HookErrors []string `json:"hook_errors,omitempty"`
 }
 
-func newExecutorOutput(r *tools.ExecutorResult) *executorOutput {
-	if r == nil {
-		return nil
-	}
-	return &executorOutput{
-		Outcome: string(r.Outcome), SessionID: r.SessionID, Resumed: r.Resumed, CostUSD: r.Cost(),
-		Requests: r.Metered.Requests, HookErrors: r.HookErrors,
-	}
-}
-
 // showResult prints the result of a run for app.App.
 func (a *command) showResult(wf *workflow.Workflow, res *workflow.Result, got app.Answer, err error) error {
 	if wf.Agent() == nil {
@@ -219,8 +208,13 @@ func (a *command) showResult(wf *workflow.Workflow, res *workflow.Result, got ap
 	out := AgentOutput{
 		Agent: wf.ID, RunID: res.RunID, Model: got.Model, Text: got.Text, Output: got.Output, Turns: got.Turns,
 		ToolCalls: got.ToolCalls, InputTokens: got.InputTokens, OutputTokens: got.OutputTokens,
-		Outputs: slices.Sorted(maps.Keys(res.Outputs)), Executor: newExecutorOutput(got.Executor),
-		Evidence: res.Evidence,
+		Outputs: slices.Sorted(maps.Keys(res.Outputs)), Evidence: res.Evidence,
+	}
+	if r := got.Executor; r != nil {
+		out.Executor = &executorOutput{
+			Outcome: string(r.Outcome), SessionID: r.SessionID, Resumed: r.Resumed, CostUSD: r.Cost(),
+			Requests: r.Metered.Requests, HookErrors: r.HookErrors,
+		}
 	}
 	if err != nil {
 		out.Error = err.Error()
