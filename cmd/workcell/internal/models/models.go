@@ -67,9 +67,6 @@ func Plugins(e environ.Lookup, uses []Use) ([]api.Plugin, error) {
 		}
 		plugins[name] = known[name]
 	}
-	var out []api.Plugin
-	for _, name := range slices.Sorted(maps.Keys(plugins)) {
-		out = append(out, plugins[name])
-	}
-	return out, nil
+	byName := func(a, b api.Plugin) int { return strings.Compare(a.Name(), b.Name()) }
+	return slices.SortedFunc(maps.Values(plugins), byName), nil
 }
