@@ -275,11 +275,7 @@ func (p *progress) Tool(agent string, e tools.ToolEvent) {
 	if !e.Done {
 		return
 	}
-	word := "ok"
-	if e.Failure != "" {
-		word = e.Failure
-	}
-	p.Line("    %s: %s %s after %s", agent, e.Tool, word, Short(e.Duration))
+	p.Line("    %s: %s %s after %s", agent, e.Tool, cmp.Or(e.Failure, "ok"), Short(e.Duration))
 }
 
 // slow reports whether steps of a type do more than decide.

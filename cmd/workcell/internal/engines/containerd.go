@@ -42,10 +42,7 @@ func (s Set) containerd() Engine {
 
 // containerdAddress returns containerd's socket, found like containerd's own commands do.
 func (s Set) containerdAddress() string {
-	if address := s.Env.Get("CONTAINERD_ADDRESS"); address != "" {
-		return strings.TrimPrefix(address, "unix://")
-	}
-	return containerd.DefaultAddress
+	return strings.TrimPrefix(cmp.Or(s.Env.Get("CONTAINERD_ADDRESS"), containerd.DefaultAddress), "unix://")
 }
 
 // containerdID returns the address and the namespace of the engine.

@@ -1,6 +1,7 @@
 package models
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -118,10 +119,7 @@ func Upstream(e environ.Lookup, u Use) (model.Provider, error) {
 		return model.Provider{}, err
 	}
 	variable, address := e.First(r.baseEnv...)
-	if variable == "" {
-		address = r.base
-	}
-	base, err := url.Parse(address)
+	base, err := url.Parse(cmp.Or(address, r.base))
 	if err != nil || base.Host == "" || base.Scheme != "https" && base.Scheme != "http" {
 		return model.Provider{}, hint.New(hint.Model, fmt.Errorf("%s: %s is not an http or https URL", u, variable),
 			"for example "+r.base)

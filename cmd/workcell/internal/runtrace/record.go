@@ -118,9 +118,7 @@ func (c client) UploadTraces(_ context.Context, spans []*tracepb.ResourceSpans) 
 	line, err := marshal(&tracepb.TracesData{ResourceSpans: spans})
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
-	if err != nil && c.r.err == nil {
-		c.r.err = err
-	}
+	c.r.err = cmp.Or(c.r.err, err)
 	c.r.write(line)
 	return nil
 }
