@@ -175,21 +175,18 @@ func (c *Config) readFile(o Options, table []*setting) (err error) {
 
 // checkImages returns an error for forbidden default images.
 func (c *Config) checkImages(table []*setting) error {
-	var wrong hint.Problems
+	var errs []error
 	for _, s := range table {
 		if s.node == nil || !strings.HasPrefix(s.key, keyImages) {
 			continue
 		}
 		if err := c.CheckImage(s.node.Value); err != nil {
-			wrong = append(wrong, &hint.Problem{
+			errs = append(errs, &hint.Problem{
 				File: c.File, Line: s.node.Line, Column: s.node.Column, Message: s.key + ": " + err.Error(),
 			})
 		}
 	}
-	if wrong == nil {
-		return nil
-	}
-	return wrong
+	return errors.Join(errs...)
 }
 
 // Values returns all settings in the order of the table.
