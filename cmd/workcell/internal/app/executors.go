@@ -33,7 +33,7 @@ func (a *App) executorImages() map[string]string {
 
 // modelUses returns the models of agents: the models used by Genkit, and the models used by coding agents through the
 // model proxy.
-func (h *Host) modelUses() (genkit, coding []models.Use, err error) {
+func (h *host) modelUses() (genkit, coding []models.Use, err error) {
 	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
 		doc := h.docs[name]
 		use := models.Use{Model: h.opts.Model}
@@ -87,7 +87,7 @@ func Skills(doc *frontmatter.Document) ([]string, error) {
 }
 
 // modelProxy returns the model proxy for coding agents, or nil without coding agents.
-func (h *Host) modelProxy(uses []models.Use) (*model.Proxy, error) {
+func (h *host) modelProxy(uses []models.Use) (*model.Proxy, error) {
 	if len(uses) == 0 {
 		return nil, nil
 	}

@@ -34,7 +34,7 @@ import (
 // Canceling ctx is the normal end of the command. files are the agents' files by name.
 func (a *App) ServeDev(ctx context.Context, workflows []*workflow.Workflow, files map[string]string) error {
 	use := Use{Pool: &session.Request{}}
-	return a.withHost(ctx, use, files, false, func(ctx context.Context, h *Host) error {
+	return a.withHost(ctx, use, files, false, func(ctx context.Context, h *host) error {
 		engine := workflow.NewEngine(h.m.Manager, h, &workflow.Options{
 			OnEvent: h.p.Event, OnPull: h.p.Pull, Logger: h.Logger(),
 		})
@@ -56,8 +56,8 @@ func scriptOf(model string) (path string, ok bool) {
 	return strings.CutPrefix(model, scripted.Provider+"/")
 }
 
-// Host is a Genkit instance with the agents of a command, the manager of their sandboxes, and the progress display.
-type Host struct {
+// host is a Genkit instance with the agents of a command, the manager of their sandboxes, and the progress display.
+type host struct {
 	*App
 	m       *Manager
 	hosts   *hosttools.Registry // host tools for agents' code; nil for none
@@ -74,13 +74,13 @@ type Host struct {
 	traced  string // run whose spans are stored; empty for none
 }
 
-var _ workflow.AgentRunner = (*Host)(nil)
+var _ workflow.AgentRunner = (*host)(nil)
 
 // newHost loads the agents' files and starts Genkit with the required model plugins.
 func (a *App) newHost(
 	ctx context.Context, m *Manager, hosts *hosttools.Registry, files map[string]string,
-) (*Host, error) {
-	h := &Host{App: a, m: m, hosts: hosts, agents: map[string]*tools.Agent{}, docs: map[string]*frontmatter.Document{}}
+) (*host, error) {
+	h := &host{App: a, m: m, hosts: hosts, agents: map[string]*tools.Agent{}, docs: map[string]*frontmatter.Document{}}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		doc, err := tools.CheckAgent(files[name])
@@ -121,7 +121,7 @@ func (a *App) newHost(
 
 // plugins returns the plugins for the models. It prints a notice on standard error if answers are recorded. The proxy
 // is for coding agents, and nil without any.
-func (h *Host) plugins() ([]api.Plugin, *model.Proxy, error) {
+func (h *host) plugins() ([]api.Plugin, *model.Proxy, error) {
 	genkit, coding, err := h.modelUses()
 	if err != nil {
 		return nil, nil, err
@@ -151,7 +151,7 @@ func (h *Host) plugins() ([]api.Plugin, *model.Proxy, error) {
 }
 
 // RunAgent implements the agents for workflow.Engine.
-func (h *Host) RunAgent(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
+func (h *host) RunAgent(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
 	res, err := h.run(ctx, name, input)
 	if h.onReply != nil {
 		h.onReply(res, err)
@@ -163,7 +163,7 @@ func (h *Host) RunAgent(ctx context.Context, name string, input map[string]any) 
 	return out, err
 }
 
-func (h *Host) run(ctx context.Context, name string, input map[string]any) (tools.AgentResult, error) {
+func (h *host) run(ctx context.Context, name string, input map[string]any) (tools.AgentResult, error) {
 	agent := h.agents[name]
 	if agent == nil {
 		return tools.AgentResult{}, fmt.Errorf("agent %q is not loaded", name)
@@ -185,7 +185,7 @@ func (h *Host) run(ctx context.Context, name string, input map[string]any) (tool
 
 // resume skips the recorded answers already used by an interrupted run. Continued conversations keep their answers.
 // Attempts that restart from the beginning use their answers again.
-func (h *Host) resume(entries []workflow.Entry) {
+func (h *host) resume(entries []workflow.Entry) {
 	if h.script == nil {
 		return
 	}
@@ -222,7 +222,7 @@ func (a *App) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.
 }
 
 // startTracing sets up traces and metrics as configured. It must be called before initGenkit. keep stores the spans of
-// a run (Host.keepTrace).
+// a run (host.keepTrace).
 func (a *App) startTracing(ctx context.Context, keep bool) (context.Context, *otelsetup.Tracing, error) {
 	c, err := a.Config()
 	if err == nil {
@@ -238,7 +238,7 @@ func (a *App) startTracing(ctx context.Context, keep bool) (context.Context, *ot
 }
 
 // keepTrace stores the spans of this process with a run, for `workcell runs trace`.
-func (h *Host) keepTrace(runID string) {
+func (h *host) keepTrace(runID string) {
 	if h.traced == "" && h.tel.KeepIn(h.m.runFiles().Of(runID)) { // only for the outermost workflow
 		h.traced = runID
 	}
@@ -247,7 +247,7 @@ func (h *Host) keepTrace(runID string) {
 // withHost runs fn with agents, an engine and progress, and ends them all: sandboxes not kept are closed and
 // traces are sent, whether or not ctx has ended. oneRun means fn is one run, whose spans are kept.
 func (a *App) withHost(
-	ctx context.Context, use Use, files map[string]string, oneRun bool, fn func(context.Context, *Host) error,
+	ctx context.Context, use Use, files map[string]string, oneRun bool, fn func(context.Context, *host) error,
 ) error {
 	return a.Observe(ctx, oneRun, func(ctx context.Context, tel *otelsetup.Tracing) error {
 		return a.hosting(ctx, tel, use, files, oneRun, fn)
@@ -293,7 +293,7 @@ func (a *App) Observe(
 // hosting is like withHost, for callers with already started process-wide resources: the audit in ctx, and traces.
 func (a *App) hosting(
 	ctx context.Context, tel *otelsetup.Tracing, use Use, files map[string]string, oneRun bool,
-	fn func(context.Context, *Host) error,
+	fn func(context.Context, *host) error,
 ) (err error) {
 	hosts, err := a.OpenHostTools(ctx, true)
 	if err != nil {

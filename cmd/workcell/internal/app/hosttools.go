@@ -14,7 +14,7 @@ import (
 )
 
 // needHostTools refuses to begin a run whose agents name tools of servers missing in the file.
-func (h *Host) needHostTools() error {
+func (h *host) needHostTools() error {
 	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
 		if doc := h.docs[name]; h.hosts == nil && doc.Sandbox != nil && doc.Sandbox.HostTools != nil {
 			return Fail(ExitInvalid, doc.Problem("sandbox.host_tools", "", "no host tools file specified"),

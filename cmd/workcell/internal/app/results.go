@@ -140,7 +140,7 @@ func WithoutLinks(dir string) (string, error) {
 
 // bringHome writes the results of a run to the destinations in the flags, and prints how to get the rest. before
 // contains the files in --out when the run began.
-func (h *Host) bringHome(res *workflow.Result, before patch.Stamps, succeeded bool) error {
+func (h *host) bringHome(res *workflow.Result, before patch.Stamps, succeeded bool) error {
 	for _, name := range res.Missing {
 		h.p.Line("optional output %s not found", name)
 	}

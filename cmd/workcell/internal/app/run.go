@@ -51,7 +51,7 @@ func (a *App) Run(ctx context.Context, p *Program, input map[string]any, show sh
 	}
 	defer j.Close() // every entry was written to disk before the run continued
 	a.pruneRuns(ctx, j)
-	return a.withHost(ctx, Use{}, p.Files, true, func(ctx context.Context, h *Host) error {
+	return a.withHost(ctx, Use{}, p.Files, true, func(ctx context.Context, h *host) error {
 		note, err := h.note(p.Path)
 		if err != nil {
 			return err
@@ -66,7 +66,7 @@ func (a *App) Run(ctx context.Context, p *Program, input map[string]any, show sh
 }
 
 // execute runs a workflow until it ends or is canceled.
-func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) error {
+func (h *host) execute(ctx context.Context, j runstore.Store, spec runSpec) error {
 	h.approve = h.approver(j, h.m.Owner(), h.p.Approver(), "the user at the terminal", h.p.Line)
 	web, err := h.Services()
 	if err != nil {
@@ -118,7 +118,7 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 }
 
 // keepNote stores the note of a new run on this host, if the journal is in a database.
-func (h *Host) keepNote(ev workflow.Event, note string) {
+func (h *host) keepNote(ev workflow.Event, note string) {
 	if ev.Kind != workflow.EventRunStarted || h.m.place.URL == "" {
 		return
 	}
@@ -162,7 +162,7 @@ func (a *App) checkWorkspace(ctx context.Context, wf *workflow.Workflow, at tran
 }
 
 // retention returns how long the sandboxes of a run are kept after the end.
-func (h *Host) retention() time.Duration {
+func (h *host) retention() time.Duration {
 	if h.opts.Keep {
 		return h.m.conf.KeepSandboxes
 	}
@@ -191,7 +191,7 @@ func runError(err error) error {
 }
 
 // showKept lists the kept sandboxes of a run.
-func (h *Host) showKept(ctx context.Context, run string) {
+func (h *host) showKept(ctx context.Context, run string) {
 	if !h.opts.Keep {
 		return
 	}
@@ -207,7 +207,7 @@ func (h *Host) showKept(ctx context.Context, run string) {
 }
 
 // sandboxesOf returns the sandboxes of a run, even if ctx is done.
-func (h *Host) sandboxesOf(ctx context.Context, run string) ([]session.Info, error) {
+func (h *host) sandboxesOf(ctx context.Context, run string) ([]session.Info, error) {
 	list, err := h.m.List(context.WithoutCancel(ctx))
 	return slices.DeleteFunc(list, func(s session.Info) bool { return s.Run != run }), err
 }
@@ -231,7 +231,7 @@ func (a Answer) used() string {
 
 // answers makes the host store the agents' answers. The returned function returns an empty Answer if no agent ran in
 // this process.
-func (h *Host) answers(wf *workflow.Workflow) func() Answer {
+func (h *host) answers(wf *workflow.Workflow) func() Answer {
 	if wf.Agent() != nil && h.p != nil {
 		h.p.Kind("agent")
 	}
@@ -255,7 +255,7 @@ func (h *Host) answers(wf *workflow.Workflow) func() Answer {
 }
 
 // leave keeps the sandboxes of a run whose results are not collected, and prints how to continue.
-func (h *Host) leave(ctx context.Context, checkpoints bool, res *workflow.Result) error {
+func (h *host) leave(ctx context.Context, checkpoints bool, res *workflow.Result) error {
 	runID := res.RunID
 	if h.opts.Apply {
 		h.p.Line("--apply: changes not applied because the results were not collected")

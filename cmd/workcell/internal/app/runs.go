@@ -32,7 +32,7 @@ type runNote struct {
 }
 
 // note returns the note on the run. It contains the selected backend, because auto might select another backend later.
-func (h *Host) note(path string) (string, error) {
+func (h *host) note(path string) (string, error) {
 	n, defaults := runNote{runFlags: h.opts.runFlags, Workflow: path, Engine: h.m.Engine}, h.defaults(h.m.conf)
 	n.Backend, n.TraceContent, n.Defaults = h.m.Backend().Name(), h.m.conf.TraceContent, &defaults
 	script, isScript := scriptOf(n.Model)
@@ -241,7 +241,7 @@ func (a *App) Resume(ctx context.Context, j runstore.Store, id, from string, fre
 	if n.Detached {
 		flags.Backend = "" // this host selects the backend
 	}
-	return a.withFlags(flags).withHost(ctx, Use{}, p.Files, true, func(ctx context.Context, h *Host) error {
+	return a.withFlags(flags).withHost(ctx, Use{}, p.Files, true, func(ctx context.Context, h *host) error {
 		if err := n.checkEngine(ctx, h.m, r.ID); err != nil {
 			return err
 		}

@@ -44,7 +44,7 @@ func TestNoteWithoutLinks(t *testing.T) {
 	t.Chdir(link) // sets PWD
 	m := memoryManager(t)
 	m.conf = &config.Config{}
-	h := &Host{App: New(Options{runFlags: runFlags{Out: "results"}}), m: m}
+	h := &host{App: New(Options{runFlags: runFlags{Out: "results"}}), m: m}
 	if note, err := h.note("wf.yaml"); err != nil || strings.Contains(note, "link/results") {
 		t.Errorf("%s, %v", note, err)
 	}

@@ -48,7 +48,7 @@ type taskRunner struct {
 	journal runstore.Store // for approvals; nil without host tools
 
 	making singleflight.Group // creation of hosts, by task, because the servers of a task's host tools may be slow
-	hosts  sync.Map           // *Host by task
+	hosts  sync.Map           // *host by task
 
 	began struct {
 		sync.Mutex
@@ -338,15 +338,15 @@ func (r *taskRunner) Diff(ctx context.Context, box *session.Session) (*patch.Pat
 }
 
 // host returns the Genkit instance for a task. It is created when the task runs for the first time.
-func (r *taskRunner) host(ctx context.Context, t mcpTask) (*Host, error) {
+func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	if h, ok := r.hosts.Load(t.Name); ok {
-		return h.(*Host), nil
+		return h.(*host), nil
 	}
 	// Outlives this call.
 	made := r.making.DoChan(t.Name, func() (any, error) { return r.makeHost(context.WithoutCancel(ctx), t) })
 	select {
 	case res := <-made:
-		h, _ := res.Val.(*Host)
+		h, _ := res.Val.(*host)
 		return h, res.Err
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -354,7 +354,7 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*Host, error) {
 }
 
 // makeHost creates the Genkit instance of a task.
-func (r *taskRunner) makeHost(ctx context.Context, t mcpTask) (*Host, error) {
+func (r *taskRunner) makeHost(ctx context.Context, t mcpTask) (*host, error) {
 	a := r.App
 	if t.model != "" {
 		flags := a.opts.runFlags

@@ -121,7 +121,7 @@ func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) 
 		return err
 	}
 	defer p.close()
-	return w.forRun(n, log).hosting(ctx, w.tel, Use{Waits: true}, p.Files, true, func(ctx context.Context, h *Host) error {
+	return w.forRun(n, log).hosting(ctx, w.tel, Use{Waits: true}, p.Files, true, func(ctx context.Context, h *host) error {
 		if err := n.checkEngine(ctx, h.m, r.ID); err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) 
 }
 
 // resumeDetached resumes a run taken by this process. If the run is interrupted, the sandboxes stay.
-func (h *Host) resumeDetached(
+func (h *host) resumeDetached(
 	ctx context.Context, q *queue, j workflow.Journal, wf *workflow.Workflow, entries []workflow.Entry,
 ) error {
 	h.resume(workflow.History(entries))
@@ -174,7 +174,7 @@ func (h *Host) resumeDetached(
 }
 
 // giveUp ends a run whose files are gone.
-func (h *Host) giveUp(ctx context.Context, q *queue, runID string, why error) error {
+func (h *host) giveUp(ctx context.Context, q *queue, runID string, why error) error {
 	ctx = context.WithoutCancel(ctx)
 	if _, err := admin.RemoveScope(ctx, h.m.Manager, scopeOf(runID)); err != nil {
 		return err
