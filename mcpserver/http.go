@@ -15,7 +15,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"golang.org/x/net/netutil"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/httpguard"
@@ -136,27 +135,13 @@ func (s *Server) ServeHTTP(ctx context.Context, l net.Listener, opts *HTTPOption
 	if err != nil {
 		return err
 	}
-	srv, failed := o.start(ctx, l, h, s.log)
+	srv, failed := httpguard.Serve(ctx, l, h, o.MaxConns, o.TLS, s.log)
 	select {
 	case err = <-failed:
 	case <-ctx.Done():
 	case <-s.ctx.Done():
 	}
 	return errors.Join(err, h.stop(ctx, srv))
-}
-
-// start serves on l. If serving fails, the channel returns the error.
-func (o HTTPOptions) start(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) (
-	*http.Server, <-chan error) {
-	srv := httpguard.NewServer(h, log)
-	srv.BaseContext = func(net.Listener) context.Context { return context.WithoutCancel(ctx) }
-	failed := make(chan error, 1)
-	l = netutil.LimitListener(l, o.MaxConns)
-	if o.TLS != nil {
-		l = tls.NewListener(l, o.TLS) // outermost, because net/http must detect TLS connections
-	}
-	go func() { failed <- srv.Serve(l) }()
-	return srv, failed
 }
 
 // ServeUnready serves HTTP for a program without a Server until ctx is done, for example while the database is down. It
@@ -167,7 +152,7 @@ func ServeUnready(ctx context.Context, l net.Listener, opts *HTTPOptions) error 
 	if err != nil {
 		return err
 	}
-	srv, failed := o.start(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	unready := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close") // the next request may be for the Server
 		if r.URL.Path == pathHealth {
 			health(w, r)
@@ -175,7 +160,8 @@ func ServeUnready(ctx context.Context, l net.Listener, opts *HTTPOptions) error 
 		}
 		w.Header().Set("Retry-After", "5")
 		http.Error(w, "the server is not ready; try again later", http.StatusServiceUnavailable)
-	}), slog.New(slog.DiscardHandler))
+	})
+	srv, failed := httpguard.Serve(ctx, l, unready, o.MaxConns, o.TLS, slog.New(slog.DiscardHandler))
 	select {
 	case err = <-failed:
 	case <-ctx.Done():

@@ -5,6 +5,7 @@ package httpguard
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/net/netutil"
 
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
@@ -25,12 +28,24 @@ const (
 	maxHeaderBytes = 16 << 10
 )
 
-// NewServer returns an HTTP server for h with limits for connections and headers.
-func NewServer(h http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{
+// Serve starts to serve h on l with limits for headers and for the number of connections, over TLS if cert is not nil.
+// The context of a request has the values of ctx but does not end with it. If serving fails, the channel returns the
+// error.
+func Serve(
+	ctx context.Context, l net.Listener, h http.Handler, connections int, cert *tls.Config, log *slog.Logger,
+) (*http.Server, <-chan error) {
+	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
+	l = netutil.LimitListener(l, connections)
+	if cert != nil {
+		l = tls.NewListener(l, cert) // outermost, because net/http must detect TLS connections
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(l) }()
+	return srv, failed
 }
 
 // Stop stops a server. Running requests get their answers. After the time limit, Stop closes all connections. It ignores

@@ -92,7 +92,7 @@ func layers() []layer {
 		{dir: "gateway/services", may: above("backend", "sandbox", "internal/httpconn", "internal/rules"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/time"}},
 		{dir: "gateway/egress", may: above("backend", "gateway/services", "sandbox", "internal/guest", "internal/httpconn", "internal/rules"), only: []string{"go.opentelemetry.io/otel"}},
 		{dir: "gateway/hosttools", may: above("backend", "sandbox", "session/record", "internal/expr", "internal/guest", "internal/rules", "internal/toolspec")},
-		{dir: "internal/httpguard", may: []string{"internal/sanitize"}, only: []string{"golang.org/x/time"}},
+		{dir: "internal/httpguard", may: []string{"internal/sanitize"}, only: []string{"golang.org/x/net", "golang.org/x/time"}},
 		{dir: "internal/httpconn", may: []string{"internal/sanitize"}, only: []string{}},
 		{dir: "gateway/model", may: above("internal/yamlnode", "internal/sanitize", "backend", "sandbox", "internal/httpconn"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/sync"}},
 		{dir: "internal/interrupt", may: above("gateway/hosttools")},

@@ -26,7 +26,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/net/netutil"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
@@ -212,13 +211,7 @@ func writeFile(file string, raw []byte) error {
 }
 
 func serveUI(ctx context.Context, a *command, s *ui.Server, l net.Listener, cert *tls.Config) error {
-	srv := httpguard.NewServer(s, a.Logger())
-	srv.BaseContext = func(net.Listener) context.Context { return context.WithoutCancel(ctx) }
-	if l = netutil.LimitListener(l, ui.MaxConns); cert != nil {
-		l = tls.NewListener(l, cert)
-	}
-	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(l) }()
+	srv, failed := httpguard.Serve(ctx, l, s, ui.MaxConns, cert, a.Logger())
 	var err error
 	select {
 	case err = <-failed:
