@@ -69,7 +69,7 @@ func TestInterruptedExec(t *testing.T) {
 	if err != nil || len(resp.Interrupts()) != 1 {
 		t.Fatalf("%+v, %v", seen.outputs(), err)
 	}
-	// Meanwhile, the first call reaches its yield_ms.
+	// During this call, the first call reaches its yield_ms.
 	other, _, err := r.generate(session.WithUser(in, "bob"), cfg,
 		call("sandbox_exec", obj{"command": "sleep 5.5; tools call app.refund '{}'", "yield_ms": 30000}))
 	if err != nil || len(other.Interrupts()) != 1 {
@@ -87,7 +87,7 @@ func TestInterruptedExec(t *testing.T) {
 	}
 	if outs := seen.outputs(); outs[1]["stdout"] != "refunded\nrefunded\n" || outs[2]["stdout"] != "alive\n" ||
 		outs[4]["value"] != "'twice'" || outs[5]["exit_code"] != float64(3) ||
-		!strings.Contains(str(outs[5]["stderr"]), "variables of earlier programs are lost") {
+		!strings.Contains(str(outs[5]["stderr"]), lostVariables) {
 		t.Errorf("%v", outs)
 	}
 }
@@ -129,6 +129,8 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
+const lostVariables = "variables of earlier programs are lost"
+
 // TestLateLoss verifies that a program that outlasts yield_ms reports the exit of its interpreter.
 func TestLateLoss(t *testing.T) {
 	t.Parallel()
@@ -139,7 +141,7 @@ func TestLateLoss(t *testing.T) {
 	begun := set.call(ctx, "sandbox_exec", obj{"interpreter": "python", "yield_ms": 100,
 		"code": "import os, time\ntime.sleep(2)\nos._exit(3)"})
 	ended := set.call(ctx, "sandbox_exec_wait", obj{"exec_id": begun["exec_id"]})
-	if ended["exit_code"] != float64(3) || !strings.Contains(str(ended["stderr"]), "variables of earlier programs are lost") {
+	if text := str(ended["stderr"]); ended["exit_code"] != float64(3) || !strings.Contains(text, lostVariables) {
 		t.Errorf("%v, then %v", begun, ended)
 	}
 }

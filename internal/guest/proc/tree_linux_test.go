@@ -12,7 +12,8 @@ import (
 func TestBeforeExec(t *testing.T) {
 	runtime.LockOSThread() // a tracer is a thread
 	defer runtime.UnlockOSThread()
-	pid, err := syscall.ForkExec("/bin/sleep", []string{"sleep", "1000"}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Ptrace: true}})
+	attr := &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Ptrace: true}}
+	pid, err := syscall.ForkExec("/bin/sleep", []string{"sleep", "1000"}, attr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -264,8 +264,8 @@ func limitUsage(name string) string {
 	return fmt.Sprintf("%s (default %d)", usage, row.Default/row.Scale)
 }
 
-// limitsOf returns the limits set by the flags, whose units are those of backend.LimitTable. It returns an error with the
-// flag for limits that no engine can enforce.
+// limitsOf returns the limits set by the flags, in the units of backend.LimitTable. It returns an error with the flag
+// for limits that no engine can enforce.
 func limitsOf(f *pflag.FlagSet) (l backend.Limits, err error) {
 	for flag, name := range limitFlagNames() {
 		if !f.Changed(flag) {
