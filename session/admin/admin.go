@@ -86,7 +86,7 @@ func ReclaimAt(rec record.Record, now time.Time) (at time.Time, ok bool) {
 		at = rec.Created.Add(custody.Lifetimes.CreationGrace)
 		return at, rec.EngineID == "" && at.After(now)
 	}
-	at, ok = owner.Next(custody.Facts(rec, ""), custody.Lifetimes)
+	at, ok = owner.Next(custody.Facts(rec, ""))
 	return at, ok && now.Sub(at) < custody.Lifetimes.Silent
 }
 

@@ -11,9 +11,6 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Lifetimes are the retention periods and timeouts of sandboxes.
-var Lifetimes = owner.Lifetimes()
-
 // TouchEvery is the default interval between a process's records of use.
 const TouchEvery = time.Minute
 
@@ -69,7 +66,7 @@ func Facts(r record.Record, on backend.State) owner.Facts {
 
 // Due returns the due rule for an ownerless record at time now.
 func Due(r record.Record, now time.Time, on backend.State) (owner.Rule, bool) {
-	return owner.Due(Facts(r, on), Lifetimes, now)
+	return owner.Due(Facts(r, on), now)
 }
 
 // inTransition reports whether a living process with this record is about to release it, because the process is

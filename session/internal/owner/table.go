@@ -79,9 +79,13 @@ type Wait string
 const (
 	Never     Wait = ""                      // not a timed rule
 	AtOnce    Wait = "at once"               // when it is created
-	Orphaned  Wait = "unused for 2 minutes"  // Times.Orphaned
+	Orphaned  Wait = "unused for 2 minutes"  // OrphanedTime
 	AtItsTime Wait = "when its time is over" // Facts.Expires
 )
+
+// OrphanedTime is how long an agent's sandbox stays unused after the agent's process has died. An agent cannot be
+// resumed.
+const OrphanedTime = 2 * time.Minute
 
 // Use is an additional condition of a timed rule, checked by the guest.
 type Use string
@@ -185,12 +189,12 @@ func (r Rule) holds(f Facts) bool {
 }
 
 // at returns when a timed rule is due.
-func (r Rule) at(f Facts, t Times) (at time.Time, ok bool) {
+func (r Rule) at(f Facts) (at time.Time, ok bool) {
 	switch r.When {
 	case AtOnce:
 		return f.Created, true
 	case Orphaned:
-		return f.Used.Add(t.Orphaned), true
+		return f.Used.Add(OrphanedTime), true
 	case AtItsTime:
 		return f.Expires, !f.Expires.IsZero()
 	}
@@ -208,9 +212,9 @@ func On(f Facts, e Event) (Rule, bool) {
 }
 
 // Due returns the timed rule due now for a sandbox without a living owner. If no rule is due, it returns false.
-func Due(f Facts, t Times, now time.Time) (Rule, bool) {
+func Due(f Facts, now time.Time) (Rule, bool) {
 	for _, r := range Table() {
-		if at, ok := r.at(f, t); ok && r.holds(f) && !now.Before(at) {
+		if at, ok := r.at(f); ok && r.holds(f) && !now.Before(at) {
 			return r, true
 		}
 	}
@@ -218,9 +222,9 @@ func Due(f Facts, t Times, now time.Time) (Rule, bool) {
 }
 
 // Next returns when the next timed rule is due. If no timed rule matches, it returns false.
-func Next(f Facts, t Times) (next time.Time, ok bool) {
+func Next(f Facts) (next time.Time, ok bool) {
 	for _, r := range Table() {
-		if at, timed := r.at(f, t); timed && r.holds(f) && (!ok || at.Before(next)) {
+		if at, timed := r.at(f); timed && r.holds(f) && (!ok || at.Before(next)) {
 			next, ok = at, true
 		}
 	}

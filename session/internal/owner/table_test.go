@@ -67,9 +67,8 @@ func TestTableIsSound(t *testing.T) {
 			t.Errorf("a sandbox in state %s is never removed by a timed rule", state)
 		}
 	}
-	times := owner.Lifetimes()
-	if times.Orphaned != 2*time.Minute {
-		t.Errorf("the texts contain other times: %+v", times)
+	if want := fmt.Sprintf("unused for %v minutes", owner.OrphanedTime.Minutes()); string(owner.Orphaned) != want {
+		t.Errorf("%q, want %q", owner.Orphaned, want)
 	}
 }
 
@@ -78,7 +77,6 @@ func TestDue(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	in := func(d time.Duration) time.Time { return now.Add(d) }
-	times := owner.Lifetimes()
 	for name, test := range map[string]struct {
 		facts owner.Facts
 		after time.Duration // when it is due; negative means never
@@ -103,17 +101,17 @@ func TestDue(t *testing.T) {
 		if test.facts.Kind == 0 {
 			test.facts.Kind = owner.Foreign
 		}
-		at, ok := owner.Next(test.facts, times)
+		at, ok := owner.Next(test.facts)
 		if ok != (test.after >= 0) || ok && !at.Equal(in(test.after)) {
 			t.Errorf("%s: next in %v, %v, want %v", name, at.Sub(now), ok, test.after)
 		}
 		if !ok {
 			continue
 		}
-		if r, due := owner.Due(test.facts, times, at.Add(-1)); due {
+		if r, due := owner.Due(test.facts, at.Add(-1)); due {
 			t.Errorf("%s: too soon: %+v", name, r)
 		}
-		if r, due := owner.Due(test.facts, times, at); !due || r.Do != test.do {
+		if r, due := owner.Due(test.facts, at); !due || r.Do != test.do {
 			t.Errorf("%s: %+v, %v, want %q", name, r, due, test.do)
 		}
 	}
