@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -27,6 +28,12 @@ const (
 	LaunchNoResources   LaunchReason = "no_resources"   // pids or memory limit reached
 )
 
+// launchSentinels maps launch reasons to errors.
+var launchSentinels = map[LaunchReason]error{
+	LaunchNotFound: backend.ErrNotFound, LaunchNotExecutable: backend.ErrPermission, LaunchBadDir: backend.ErrInvalid,
+	LaunchTooLong: backend.ErrTooLarge, LaunchNoResources: backend.ErrCapacity,
+}
+
 // LaunchError reports a failure to start a program. It wraps the sentinel for the reason.
 type LaunchError struct {
 	Reason  LaunchReason
@@ -39,19 +46,7 @@ func (e *LaunchError) Error() string {
 }
 
 // Unwrap returns the sentinel for the reason.
-func (e *LaunchError) Unwrap() error {
-	switch e.Reason {
-	case LaunchNotFound:
-		return backend.ErrNotFound
-	case LaunchNotExecutable:
-		return backend.ErrPermission
-	case LaunchTooLong:
-		return backend.ErrTooLarge
-	case LaunchNoResources:
-		return backend.ErrCapacity
-	}
-	return backend.ErrInvalid
-}
+func (e *LaunchError) Unwrap() error { return cmp.Or(launchSentinels[e.Reason], backend.ErrInvalid) }
 
 // ErrPaused reports that the sandbox is paused in the engine.
 var ErrPaused error = &sanitize.Error{
@@ -95,9 +90,7 @@ func guestError(e *wire.Error) error {
 	message := sanitize.Message(e.Message)
 	if e.Code == wire.CodeLaunch {
 		reason := LaunchReason(e.Launch)
-		switch reason {
-		case LaunchNotFound, LaunchNotExecutable, LaunchBadDir, LaunchTooLong, LaunchNoResources:
-		default:
+		if launchSentinels[reason] == nil {
 			reason = LaunchNotExecutable
 		}
 		return &LaunchError{Reason: reason, Message: message}
