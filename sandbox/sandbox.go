@@ -255,9 +255,6 @@ type Stats struct {
 // come from the guest, which is untrusted.
 func (s *Sandbox) Stats(ctx context.Context) (st Stats, err error) {
 	defer func() { err = WrapError("Stats", s.b.Name(), s.o.ID, err) }()
-	if (Control{s}).Use().Closing {
-		return Stats{}, errClosed
-	}
 	conn, err := s.connection(ctx)
 	if err != nil {
 		return Stats{}, s.explain(ctx, err)
