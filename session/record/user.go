@@ -9,8 +9,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// maxUID is the maximum user or group id, because engines store ids as signed 32-bit numbers.
-const maxUID = 1<<31 - 1
+// idBits is the size of user and group ids, because engines store ids as signed 32-bit numbers.
+const idBits = 31
 
 // ParseUser returns the user of a sandbox as "uid:gid". An empty user is backend.DefaultUser. A single uid is also the
 // gid, and "root" is 0:0. Ids are decimal numbers from 0 to 2147483647. For any other name, ParseUser returns an error
@@ -26,26 +26,14 @@ func ParseUser(user string) (string, error) {
 	if !both {
 		gidText = uidText
 	}
-	uid, uidErr := parseID(uidText)
-	gid, gidErr := parseID(gidText)
+	uid, uidErr := strconv.ParseUint(uidText, 10, idBits)
+	gid, gidErr := strconv.ParseUint(gidText, 10, idBits)
 	if uidErr != nil || gidErr != nil {
 		return "", fmt.Errorf("%w: invalid user %q: must be uid or uid:gid with numbers up to %d",
-			backend.ErrInvalid, sanitize.Message(user), maxUID)
+			backend.ErrInvalid, sanitize.Message(user), 1<<idBits-1)
 	}
 	return fmt.Sprintf("%d:%d", uid, gid), nil
 }
 
 // IsRoot reports whether a result of ParseUser has user 0 or group 0.
 func IsRoot(user string) bool { return strings.HasPrefix(user, "0:") || strings.HasSuffix(user, ":0") }
-
-// parseID parses a decimal user or group id without a sign.
-func parseID(text string) (int64, error) {
-	if strings.ContainsAny(text, "+-") {
-		return 0, strconv.ErrSyntax
-	}
-	id, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || id > maxUID {
-		return 0, strconv.ErrRange
-	}
-	return id, nil
-}
