@@ -3,7 +3,6 @@ package record
 import (
 	"cmp"
 	"crypto/rand"
-	"encoding/base32"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -103,11 +102,8 @@ func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 // UnmarshalText parses the text form.
 func (k *Key) UnmarshalText(text []byte) error {
 	key, err := ParseKey(string(text))
-	if err != nil {
-		return err
-	}
 	*k = key
-	return nil
+	return err
 }
 
 // Scope returns the scope of the key.
@@ -175,20 +171,13 @@ const (
 	runPrefix     = "run_"
 )
 
-// idBytes is the entropy of an id: 128 bits.
-const idBytes = 16
-
-// NewID returns 128 random bits as 26 characters of lower-case base32. It contains no time and no counter.
-func NewID() string {
-	var b [idBytes]byte
-	rand.Read(b[:]) // never fails
-	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
-}
+// NewID returns at least 128 random bits as 26 characters of lower-case base32. It contains no time and no counter.
+func NewID() string { return strings.ToLower(rand.Text()) }
 
 // NewRunID returns the id of a new run.
 func NewRunID() string { return runPrefix + NewID() }
 
-var sandboxID = regexp.MustCompile(`\A` + SandboxPrefix + `[a-z2-7]{26}\z`) // idBytes in base32
+var sandboxID = regexp.MustCompile(`\A` + SandboxPrefix + `[a-z2-7]{26}\z`) // NewID
 
 // ValidSandboxID reports whether id has the format of a sandbox id.
 func ValidSandboxID(id string) bool { return sandboxID.MatchString(id) }
