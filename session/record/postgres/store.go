@@ -209,7 +209,7 @@ func (s *Store) has(ctx context.Context, id string, record any) (there bool, err
 func (s *Store) Update(ctx context.Context, rec record.Record) error {
 	err := s.write(ctx, func(ctx context.Context, tx pgx.Tx, again bool) error {
 		if again {
-			stored, err := scan(rec.ID, tx.QueryRow(ctx, recordOf+` FOR UPDATE`, rec.ID))
+			stored, err := scan[record.Record](rec.ID, tx.QueryRow(ctx, recordOf+` FOR UPDATE`, rec.ID))
 			if err != nil {
 				return err
 			}
@@ -242,7 +242,7 @@ func update(ctx context.Context, tx pgx.Tx, rec record.Record) error {
 		if err != nil || tag.RowsAffected() > 0 {
 			return err
 		}
-		stored, err := scan(rec.ID, tx.QueryRow(ctx, recordOf+` FOR UPDATE`, rec.ID))
+		stored, err := scan[record.Record](rec.ID, tx.QueryRow(ctx, recordOf+` FOR UPDATE`, rec.ID))
 		if err == nil {
 			err = stored.Update(rec)
 		}
@@ -277,7 +277,7 @@ func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Tim
 func (s *Store) change(ctx context.Context, id string, fn func(rec *record.Record, again bool) error) (
 	rec record.Record, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx pgx.Tx, again bool) (err error) {
-		if rec, err = scan(id, tx.QueryRow(ctx, recordOf+` FOR UPDATE`, id)); err != nil {
+		if rec, err = scan[record.Record](id, tx.QueryRow(ctx, recordOf+` FOR UPDATE`, id)); err != nil {
 			return err
 		}
 		if err := fn(&rec, again); err != nil {
@@ -293,26 +293,26 @@ func (s *Store) change(ctx context.Context, id string, fn func(rec *record.Recor
 
 const recordOf = `SELECT record FROM workcell.session WHERE id = $1`
 
-// scan returns the record of a row. Without a row, it returns an error wrapping backend.ErrNotFound.
-func scan(id string, r pgx.Row) (rec record.Record, _ error) {
+// scan decodes the JSON in a row. Without a row, it returns an error wrapping backend.ErrNotFound.
+func scan[T any](id string, r pgx.Row) (value T, _ error) {
 	var raw []byte
 	err := r.Scan(&raw)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return rec, record.NotFound(id)
+		return value, record.NotFound(id)
 	}
 	if err != nil {
-		return rec, err
+		return value, err
 	}
-	if err := json.Unmarshal(raw, &rec); err != nil {
-		return rec, fmt.Errorf("%w: record of a sandbox: %v", postgres.ErrCorrupt, err)
+	if err := json.Unmarshal(raw, &value); err != nil {
+		return value, fmt.Errorf("%w: record of a sandbox: %v", postgres.ErrCorrupt, err)
 	}
-	return rec, nil
+	return value, nil
 }
 
 // Get returns a record.
 func (s *Store) Get(ctx context.Context, id string) (rec record.Record, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) (err error) {
-		rec, err = scan(id, q.QueryRow(ctx, recordOf, id))
+		rec, err = scan[record.Record](id, q.QueryRow(ctx, recordOf, id))
 		return err
 	})
 	return rec, err
@@ -334,7 +334,7 @@ func (s *Store) List(ctx context.Context, states ...record.State) (recs []record
 			return err
 		}
 		recs, err = pgx.AppendRows([]record.Record(nil), rows, func(row pgx.CollectableRow) (record.Record, error) {
-			return scan("", row)
+			return scan[record.Record]("", row)
 		})
 		return err
 	})
@@ -375,7 +375,7 @@ func (s *Store) SetInstance(ctx context.Context, id string) error {
 // They are not part of Record.
 func (s *Store) AddEnv(ctx context.Context, id string, env map[string]string) error {
 	return s.write(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
-		kept, err := scanEnv(id, tx.QueryRow(ctx, envOf+` FOR UPDATE`, id))
+		kept, err := scan[map[string]string](id, tx.QueryRow(ctx, envOf+` FOR UPDATE`, id))
 		if err != nil {
 			return err
 		}
@@ -395,7 +395,7 @@ func (s *Store) AddEnv(ctx context.Context, id string, env map[string]string) er
 // Env returns the variables from AddEnv. For a sandbox without a record, it returns an empty map.
 func (s *Store) Env(ctx context.Context, id string) (env map[string]string, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) (err error) {
-		env, err = scanEnv(id, q.QueryRow(ctx, envOf, id))
+		env, err = scan[map[string]string](id, q.QueryRow(ctx, envOf, id))
 		return err
 	})
 	if errors.Is(err, backend.ErrNotFound) {
@@ -405,16 +405,3 @@ func (s *Store) Env(ctx context.Context, id string) (env map[string]string, err 
 }
 
 const envOf = `SELECT env FROM workcell.session WHERE id = $1`
-
-func scanEnv(id string, r pgx.Row) (map[string]string, error) {
-	env := map[string]string{}
-	var raw string
-	err := r.Scan(&raw)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, record.NotFound(id)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return env, json.Unmarshal([]byte(raw), &env)
-}
