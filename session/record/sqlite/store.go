@@ -69,7 +69,7 @@ func (s *Store) SetInstance(ctx context.Context, id string) error {
 // They are not part of Record.
 func (s *Store) AddEnv(ctx context.Context, id string, env map[string]string) error {
 	return s.f.Tx(ctx, func(tx *sql.Tx) error {
-		kept, err := scanEnv(id, tx.QueryRowContext(ctx, envOf, id))
+		kept, err := scan[map[string]string](id, tx.QueryRowContext(ctx, envOf, id))
 		if err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (s *Store) AddEnv(ctx context.Context, id string, env map[string]string) er
 
 // Env returns the variables from AddEnv. For a sandbox without a record, it returns an empty map.
 func (s *Store) Env(ctx context.Context, id string) (map[string]string, error) {
-	env, err := scanEnv(id, s.f.DB().QueryRowContext(ctx, envOf, id))
+	env, err := scan[map[string]string](id, s.f.DB().QueryRowContext(ctx, envOf, id))
 	if errors.Is(err, backend.ErrNotFound) {
 		return map[string]string{}, nil
 	}
@@ -96,19 +96,6 @@ func (s *Store) Env(ctx context.Context, id string) (map[string]string, error) {
 }
 
 const envOf = `SELECT env FROM session WHERE id = ?`
-
-func scanEnv(id string, row *sql.Row) (map[string]string, error) {
-	env := map[string]string{}
-	var raw []byte
-	err := row.Scan(&raw)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, record.NotFound(id)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return env, json.Unmarshal(raw, &env)
-}
 
 // Close closes the file.
 func (s *Store) Close() error { return s.f.Close() }
@@ -167,16 +154,15 @@ func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Tim
 // change calls fn with a copy of a record, stores the result, and returns it.
 func (s *Store) change(ctx context.Context, id string, fn func(*record.Record) error) (record.Record, error) {
 	var rec record.Record
-	err := s.f.Tx(ctx, func(tx *sql.Tx) error {
-		var raw []byte
-		err := tx.QueryRowContext(ctx, recordOf, id).Scan(&raw)
-		if rec, err = decode(id, raw, err); err != nil {
+	err := s.f.Tx(ctx, func(tx *sql.Tx) (err error) {
+		if rec, err = scan[record.Record](id, tx.QueryRowContext(ctx, recordOf, id)); err != nil {
 			return err
 		}
 		if err := fn(&rec); err != nil {
 			return err
 		}
-		if raw, err = json.Marshal(rec); err != nil {
+		raw, err := json.Marshal(rec)
+		if err != nil {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, `UPDATE session SET record = ? WHERE id = ?`, string(raw), id)
@@ -190,26 +176,26 @@ func (s *Store) change(ctx context.Context, id string, fn func(*record.Record) e
 
 const recordOf = `SELECT record FROM session WHERE id = ?`
 
-// decode decodes a record from the result of a query. If the query found no row, decode returns an error wrapping
-// backend.ErrNotFound.
-func decode(id string, raw []byte, err error) (rec record.Record, _ error) {
+// scan decodes the JSON in a row. Without a row, it returns an error wrapping backend.ErrNotFound.
+func scan[T any](id string, row sqlitefile.Row) (value T, _ error) {
+	var raw []byte
+	err := row.Scan(&raw)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return rec, record.NotFound(id)
+		return value, record.NotFound(id)
 	case err != nil:
-		return rec, err
+		return value, err
 	}
-	if err := json.Unmarshal(raw, &rec); err != nil {
-		return rec, fmt.Errorf("%w: record of sandbox %s: %v", sqlitefile.ErrCorrupt, id, err)
+	if err := json.Unmarshal(raw, &value); err != nil {
+		return value, fmt.Errorf("%w: record of sandbox %s: %v", sqlitefile.ErrCorrupt, id, err)
 	}
-	return rec, nil
+	return value, nil
 }
 
 // Get returns a record.
 func (s *Store) Get(ctx context.Context, id string) (record.Record, error) {
-	var raw []byte
-	err := s.f.DB().QueryRowContext(ctx, recordOf, id).Scan(&raw)
-	return decode(id, raw, s.f.Error(err))
+	rec, err := scan[record.Record](id, s.f.DB().QueryRowContext(ctx, recordOf, id))
+	return rec, s.f.Error(err)
 }
 
 // List returns the records in the specified states.
@@ -222,9 +208,7 @@ func (s *Store) List(ctx context.Context, states ...record.State) (recs []record
 		}
 	}
 	err = s.f.Each(ctx, func(row sqlitefile.Row) error {
-		var raw []byte
-		err := row.Scan(&raw)
-		rec, err := decode("", raw, err)
+		rec, err := scan[record.Record]("", row)
 		recs = append(recs, rec)
 		return err
 	}, query, args...)
