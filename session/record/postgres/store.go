@@ -49,7 +49,6 @@ type Store struct {
 
 	mu     sync.Mutex // guards owners
 	owners map[string]*postgres.Owner
-	closed bool
 }
 
 // Open connects to a database URL, for example postgres://user@host/database. It creates or updates the tables in the
@@ -66,11 +65,6 @@ func Open(ctx context.Context, url string) (*Store, error) {
 // Close ends the remaining owners and closes the connections.
 func (s *Store) Close() error {
 	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return nil
-	}
-	s.closed = true
 	left := slices.Collect(maps.Values(s.owners))
 	s.mu.Unlock()
 	var errs []error
