@@ -45,14 +45,8 @@ func ParsePort(text string) (Port, error) {
 		inside = host
 	}
 	s, err := strconv.ParseUint(inside, 10, 16)
-	h := s
-	if two {
-		h = 0
-		if host != "" && err == nil {
-			h, err = strconv.ParseUint(host, 10, 16)
-		}
-	}
-	if err != nil || s == 0 || host != "" && h == 0 {
+	h, hostErr := strconv.ParseUint(cmp.Or(host, "0"), 10, 16)
+	if err != nil || hostErr != nil || s == 0 || host != "" && h == 0 {
 		return Port{}, fmt.Errorf("%w: invalid port %q: must be PORT or HOST:SANDBOX with ports 1 to 65535",
 			backend.ErrInvalid, sanitize.Clip(text))
 	}
