@@ -30,10 +30,12 @@ func (m *Manager) sweep(ctx context.Context) {
 	}
 }
 
-// trySweep sweeps and creates records for sandboxes without a record.
-func (m *Manager) trySweep(ctx context.Context) error {
-	ctx, cancel := m.sweepContext(ctx)
+// trySweep sweeps and creates records for sandboxes without a record. It disables the drivers' traces, because no
+// caller requested the sweep.
+func (m *Manager) trySweep(caller context.Context) error {
+	ctx, cancel := context.WithCancel(untraced(context.WithoutCancel(caller)))
 	defer cancel()
+	defer context.AfterFunc(caller, func() { time.AfterFunc(custody.Lifetimes.SweepGrace, cancel) })()
 	plan, err := m.keeper.Plan(ctx, func(id string) bool { return m.own(id) != nil })
 	if err != nil {
 		return err
@@ -69,16 +71,6 @@ func (m *Manager) trySweep(ctx context.Context) error {
 	}
 	m.freePlaces(ctx)
 	return nil
-}
-
-// sweepContext returns the context of a sweep. It disables the drivers' traces, because no caller requested the sweep.
-func (m *Manager) sweepContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	late, cancel := context.WithCancel(untraced(context.WithoutCancel(ctx)))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(custody.Lifetimes.SweepGrace, cancel) })
-	return late, func() {
-		stop()
-		cancel()
-	}
 }
 
 // untraced returns a context in which drivers create no traces.
