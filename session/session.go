@@ -40,11 +40,11 @@ type Session struct {
 	created   time.Time
 
 	settled atomic.Bool // the store has it as ready
+	taken   atomic.Bool // another process took over the sandbox
 
 	mu       sync.Mutex    // guards the fields below; never held across a call to the engine or the guest
 	recorded time.Time     // last use in the store
 	idle     time.Duration // idle timeout; negative means none
-	taken    bool          // another process took over the sandbox
 	why      owner.Event   // reason for closing, Record.Reason; empty before
 
 	lossRecorded chan struct{} // closed when the loss is in the store
@@ -125,9 +125,7 @@ func (s *Session) noteLost(reason string) {
 		return
 	}
 	if m.keeper.TakenOver(s.id) {
-		s.mu.Lock()
-		s.taken = true
-		s.mu.Unlock()
+		s.taken.Store(true)
 		return
 	}
 	now := m.now()

@@ -114,11 +114,8 @@ func (m *Manager) giveUpLost(s *Session, to owner.State, now time.Time) {
 // holds reports whether this manager may remove the sandbox of a closing session. If the sandbox was lost and given up,
 // holds takes it back, but only if it was not used since. If a use is possible, holds returns false.
 func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, error) {
-	s.mu.Lock()
-	taken := s.taken
-	s.mu.Unlock()
 	switch {
-	case !s.owned || taken:
+	case !s.owned || s.taken.Load():
 		return false, nil
 	case !s.wasLost() || !s.survives():
 		return true, nil
