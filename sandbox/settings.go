@@ -52,17 +52,15 @@ func (s Settings) canonical() []byte {
 		return cmp.Or(strings.Compare(a.Target, b.Target), strings.Compare(a.Source, b.Source))
 	})
 	raw, err := sanitize.JSON(s)
-	if err == nil {
-		decode, value := json.NewDecoder(bytes.NewReader(raw)), any(nil)
-		decode.UseNumber()
-		if err = decode.Decode(&value); err == nil {
-			raw, err = sanitize.JSON(value) // of maps, whose keys are sorted
-		}
+	decode, value := json.NewDecoder(bytes.NewReader(raw)), any(nil)
+	decode.UseNumber()
+	if err = cmp.Or(err, decode.Decode(&value)); err == nil {
+		raw, err = sanitize.JSON(value) // of maps, whose keys are sorted
 	}
 	if err != nil {
 		panic("sandbox: settings that cannot be encoded: " + err.Error()) // only strings and numbers: a bug in this file
 	}
-	return bytes.TrimSpace(raw)
+	return raw
 }
 
 // Digest returns the SHA-256 of the settings as canonical JSON (RFC 8785), in hexadecimal.
@@ -85,12 +83,7 @@ func (s Settings) Note(r *audit.Record) {
 }
 
 // Settings returns the settings in force, without the host tools of a command.
-func (s *Sandbox) Settings() Settings {
-	if s.o.Settings == nil {
-		return Settings{}
-	}
-	return s.o.Settings()
-}
+func (s *Sandbox) Settings() Settings { return s.o.Settings() }
 
 // noteSettings adds the settings of a command to a record.
 func (s *Sandbox) noteSettings(r *audit.Record, tools string) {
