@@ -23,8 +23,9 @@ const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 // gitConfig is Git's system configuration in sandboxes. It includes the image's.
 const gitConfig = embed.Dir + "/lib/" + lib.GitConfig
 
-// defaultEnv is the lowest layer of every command's environment.
-func defaultEnv(h wire.Hello) map[string]string {
+// baseEnv layers the environment of a sandbox: request over image over defaults. The image's entries have the form
+// "NAME=value". Invalid entries are ignored without an error, because Workcell does not control the image.
+func baseEnv(h wire.Hello, image []string, request map[string]string) map[string]string {
 	user := wire.UserName(h.UID)
 	env := map[string]string{
 		"PATH": DefaultPath,
@@ -36,13 +37,6 @@ func defaultEnv(h wire.Hello) map[string]string {
 	if h.Home != "" { // guests of earlier versions have no such file
 		env["GIT_CONFIG_SYSTEM"] = gitConfig
 	}
-	return env
-}
-
-// baseEnv layers the environment of a sandbox: request over image over defaults. The image's entries have the form
-// "NAME=value". Invalid entries are ignored without an error, because Workcell does not control the image.
-func baseEnv(h wire.Hello, image []string, request map[string]string) map[string]string {
-	env := defaultEnv(h)
 	for _, entry := range image {
 		name, value, ok := strings.Cut(entry, "=")
 		// They belong to the image's user, whose home directory is rarely writable.
