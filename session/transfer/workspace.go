@@ -144,21 +144,18 @@ func openWorkspace(ctx context.Context, at Place) (*workspace, error) {
 }
 
 func (w *workspace) add(e entry) error {
-	isDir := e.kind == sandbox.TypeDir
+	isDir, skip := e.kind == sandbox.TypeDir, error(nil)
+	if isDir {
+		skip = fs.SkipDir
+	}
 	switch {
 	case e.unreadable != nil:
 		return fmt.Errorf("%w: workspace: %v", backend.ErrInvalid, e.unreadable)
 	case patch.IsPrivate(e.path):
-		if isDir {
-			return fs.SkipDir
-		}
-		return nil
+		return skip
 	case !utf8.ValidString(e.path) || !isDir && e.kind != sandbox.TypeFile:
 		w.skipped = append(w.skipped, e.path)
-		if isDir {
-			return fs.SkipDir
-		}
-		return nil
+		return skip
 	case isDir:
 		e.mode = e.mode&^0o022 | 0o700
 	default:
