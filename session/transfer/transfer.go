@@ -330,16 +330,14 @@ func copyError(name string, err error) error {
 
 // cause returns the cause of an error without the operation and the path, which the user knows.
 func cause(err error) error {
-	var op *backend.Error
-	var path *fs.PathError
-	var link *os.LinkError
-	switch {
-	case errors.As(err, &op):
-		err = op.Err
-	case errors.As(err, &path):
-		err = path.Err
-	case errors.As(err, &link):
-		err = link.Err
+	if op, ok := errors.AsType[*backend.Error](err); ok {
+		return op.Err
+	}
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
+		return path.Err
+	}
+	if link, ok := errors.AsType[*os.LinkError](err); ok {
+		return link.Err
 	}
 	return err
 }
