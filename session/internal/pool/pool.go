@@ -50,18 +50,16 @@ type Pool[K, T comparable] struct {
 	source Source[K, T]
 	wake   chan struct{} // has capacity 1 and signals a change
 
-	mu      sync.Mutex // guards the fields below; never held across a call of the source
-	shelves map[K]*shelf[T]
-	order   []K // order of the kinds
+	mu      sync.Mutex     // guards the fields below; never held across a call of the source
+	shelves []*shelf[K, T] // the slice itself never changes
 	taken   time.Time
 	waiting time.Time // since when the pool has not been full
 	closed  bool
 }
 
 // shelf contains the things of one kind.
-type shelf[T any] struct {
-	size   int
-	idle   time.Duration
+type shelf[K, T comparable] struct {
+	Kind[K]
 	ready  []T // newest last
 	asked  time.Time
 	asleep bool // no Take for the idle time
@@ -71,10 +69,9 @@ type shelf[T any] struct {
 
 // New returns an empty pool. Run fills it. Kinds must be distinct.
 func New[K, T comparable](source Source[K, T], kinds []Kind[K]) *Pool[K, T] {
-	p := &Pool[K, T]{source: source, wake: make(chan struct{}, 1), shelves: map[K]*shelf[T]{}}
+	p := &Pool[K, T]{source: source, wake: make(chan struct{}, 1)}
 	for _, k := range kinds {
-		p.order = append(p.order, k.Of)
-		p.shelves[k.Of] = &shelf[T]{size: k.Size, idle: k.Idle, asked: time.Now()}
+		p.shelves = append(p.shelves, &shelf[K, T]{Kind: k, asked: time.Now()})
 	}
 	return p
 }
@@ -83,18 +80,18 @@ func New[K, T comparable](source Source[K, T], kinds []Kind[K]) *Pool[K, T] {
 func (p *Pool[K, T]) Take(kind K) (thing T, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.shelves[kind]
-	if s == nil || p.closed {
+	i := slices.IndexFunc(p.shelves, func(s *shelf[K, T]) bool { return s.Of == kind })
+	if i < 0 || p.closed {
 		return thing, false
 	}
-	now := time.Now()
+	s, now := p.shelves[i], time.Now()
 	s.asked, s.asleep, p.taken = now, false, now
 	defer p.changed()
 	return s.pop()
 }
 
 // pop removes the newest thing from the shelf and returns it.
-func (s *shelf[T]) pop() (thing T, ok bool) {
+func (s *shelf[K, T]) pop() (thing T, ok bool) {
 	if len(s.ready) == 0 {
 		return thing, false
 	}
@@ -109,15 +106,15 @@ func (s *shelf[T]) pop() (thing T, ok bool) {
 func (p *Pool[K, T]) Evict() (thing T, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, kind := range p.order {
-		if thing, ok = p.shelves[kind].pop(); ok {
+	for _, s := range p.shelves {
+		if thing, ok = s.pop(); ok {
 			return thing, true
 		}
 	}
 	return thing, false
 }
 
-// changed wakes Run. The caller must hold mu.
+// changed wakes Run.
 func (p *Pool[K, T]) changed() {
 	select {
 	case p.wake <- struct{}{}:
@@ -130,9 +127,9 @@ func (p *Pool[K, T]) Run(ctx context.Context) []T {
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
 	for ctx.Err() == nil {
-		kind, wait := p.next(time.Now())
+		s, wait := p.next(time.Now())
 		if wait == 0 {
-			p.fill(ctx, kind)
+			p.fill(ctx, s)
 			continue
 		}
 		select {
@@ -146,41 +143,39 @@ func (p *Pool[K, T]) Run(ctx context.Context) []T {
 	return p.close()
 }
 
-// next returns the kind of the next thing to create, or how long to wait.
-func (p *Pool[K, T]) next(now time.Time) (kind K, wait time.Duration) {
+// next returns the shelf for the next thing to create, or how long to wait.
+func (p *Pool[K, T]) next(now time.Time) (least *shelf[K, T], wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	wait, found := checkEvery, false
-	for _, k := range p.order {
-		s := p.shelves[k]
+	wait = checkEvery
+	for _, s := range p.shelves {
 		switch pause := s.retry.Sub(now); {
-		case s.asleep || len(s.ready) >= s.size:
+		case s.asleep || len(s.ready) >= s.Size:
 		case pause > 0:
 			wait = min(wait, pause)
-		case !found || len(s.ready) < len(p.shelves[kind].ready):
-			kind, found = k, true
+		case least == nil || len(s.ready) < len(least.ready):
+			least = s
 		}
 	}
-	if !found {
+	if least == nil {
 		p.waiting = time.Time{}
-		return kind, wait
+		return nil, wait
 	}
 	if p.waiting.IsZero() {
 		p.waiting = now
 	}
 	if busy := quiet - now.Sub(p.taken); busy > 0 && now.Sub(p.waiting) < maxQuiet {
-		return kind, busy
+		return nil, busy
 	}
-	return kind, 0
+	return least, 0
 }
 
 // fill creates one thing and then pauses. Therefore quick creations use at most a quarter of the time.
-func (p *Pool[K, T]) fill(ctx context.Context, kind K) {
+func (p *Pool[K, T]) fill(ctx context.Context, s *shelf[K, T]) {
 	began := time.Now()
-	thing, err := p.source.Make(ctx, kind)
+	thing, err := p.source.Make(ctx, s.Of)
 	took := time.Since(began)
 	p.mu.Lock()
-	s := p.shelves[kind]
 	if err == nil {
 		s.ready = append(s.ready, thing)
 		s.pause = 0
@@ -200,21 +195,18 @@ func (p *Pool[K, T]) fill(ctx context.Context, kind K) {
 
 // Review drops unusable things and things of kinds without demand. Run calls it periodically.
 func (p *Pool[K, T]) Review(ctx context.Context) {
-	for _, kind := range p.order {
-		for _, thing := range p.unusable(kind, p.source.Usable(ctx, kind)) {
+	for _, s := range p.shelves {
+		for _, thing := range p.unusable(s, p.source.Usable(ctx, s.Of)) {
 			p.source.Drop(ctx, thing)
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.changed()
 }
 
 // unusable removes the things to drop from the shelf and returns them.
-func (p *Pool[K, T]) unusable(kind K, usable func(T) bool) (drop []T) {
+func (p *Pool[K, T]) unusable(s *shelf[K, T], usable func(T) bool) (drop []T) {
 	p.mu.Lock()
-	s := p.shelves[kind]
-	s.asleep = s.idle >= 0 && time.Since(s.asked) >= s.idle
+	s.asleep = s.Idle >= 0 && time.Since(s.asked) >= s.Idle
 	broken := slices.Clone(s.ready)
 	p.mu.Unlock()
 	broken = slices.DeleteFunc(broken, usable)
