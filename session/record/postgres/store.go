@@ -169,33 +169,23 @@ func (s *Store) Insert(ctx context.Context, rec record.Record) error {
 	if err != nil {
 		return err
 	}
-	retried := false
-	err = s.write(ctx, func(ctx context.Context, tx pgx.Tx, again bool) error {
-		retried = again
+	return s.write(ctx, func(ctx context.Context, tx pgx.Tx, again bool) error {
 		// A conflict is normal and must not fill the server's log with errors.
 		tag, err := tx.Exec(ctx, `INSERT INTO workcell.session (id, engine, key, state, owner, record)
 VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`, args...)
-		if err == nil && tag.RowsAffected() == 0 {
+		if err != nil || tag.RowsAffected() > 0 {
+			return err
+		}
+		there := false
+		if again { // an earlier attempt may have inserted it
+			const query = `SELECT EXISTS (SELECT FROM workcell.session WHERE id = $1 AND record = $2)`
+			err = tx.QueryRow(ctx, query, rec.ID, args[len(args)-1]).Scan(&there)
+		}
+		if err == nil && !there {
 			err = taken(rec)
 		}
 		return err
 	})
-	if retried && errors.Is(err, backend.ErrExists) { // an earlier attempt may have inserted it
-		there, err := s.has(ctx, rec.ID, args[len(args)-1])
-		if there || err != nil {
-			return err
-		}
-	}
-	return err
-}
-
-// has reports whether a record exists with exactly these contents.
-func (s *Store) has(ctx context.Context, id string, record any) (there bool, err error) {
-	err = s.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) error {
-		const query = `SELECT EXISTS (SELECT FROM workcell.session WHERE id = $1 AND record = $2)`
-		return q.QueryRow(ctx, query, id, record).Scan(&there)
-	})
-	return there, err
 }
 
 // Update replaces a record. If an earlier attempt may have succeeded, Update does not replace a later record of
