@@ -39,9 +39,6 @@ func (c Cache) Variables(dir string) map[string]string {
 
 // checkCaches returns the names of caches in canonical order. If a name is unknown, checkCaches returns an error.
 func (m *Manager) checkCaches(names []string) ([]string, error) {
-	if len(names) == 0 {
-		return nil, nil
-	}
 	var known []string
 	for _, c := range m.opts.Caches {
 		known = append(known, c.Name)
@@ -52,9 +49,7 @@ func (m *Manager) checkCaches(names []string) ([]string, error) {
 				backend.ErrInvalid, sanitize.Message(name), strings.Join(known, ", "))
 		}
 	}
-	names = slices.Clone(names)
-	slices.Sort(names)
-	return slices.Compact(names), nil
+	return slices.Compact(slices.Sorted(slices.Values(names))), nil
 }
 
 // mounts returns the request's mounts and a mount for each requested cache with an existing directory.
