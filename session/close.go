@@ -120,12 +120,10 @@ func (m *Manager) closeSession(ctx context.Context, s *Session, to owner.State, 
 	if s.control.BeginClose(always) {
 		return m.finishClose(ctx, s, to, why)
 	}
-	select {
-	case <-s.closing:
-		return s.closeErr
-	case <-ctx.Done():
-		return sandbox.WrapError("Close", m.driver, s.id, ctx.Err())
+	if err := wait(ctx, s.closing); err != nil {
+		return sandbox.WrapError("Close", m.driver, s.id, err)
 	}
+	return s.closeErr
 }
 
 // finishClose completes a close started by BeginClose. If to is owner.Ready, the sandbox keeps running. If to is

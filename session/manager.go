@@ -192,12 +192,10 @@ func (m *Manager) end(ctx context.Context, to owner.State) error {
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
-		select {
-		case <-m.finished:
-			return m.closeErr
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := wait(ctx, m.finished); err != nil {
+			return err
 		}
+		return m.closeErr
 	}
 	m.closed = true
 	end := map[owner.State]owner.Event{owner.Gone: owner.RunEnded}[to]

@@ -361,10 +361,7 @@ func (m *Manager) launch(ctx context.Context, key Key, f *flight) *flight {
 // await waits for a creation. The caller is one of the waiters.
 func (m *Manager) await(ctx context.Context, f *flight, req Request) (_ *Session, created bool, _ error) {
 	leave := f.pulls.join(req.OnPull)
-	select {
-	case <-f.done:
-	case <-ctx.Done():
-	}
+	_ = wait(ctx, f.done) // f.finished shows whether it is done
 	leave()
 	m.mu.Lock()
 	defer m.mu.Unlock()
