@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/workcell-dev/workcell/internal/bound"
 )
 
 // Timing of a pool.
@@ -187,10 +189,7 @@ func (p *Pool[K, T]) fill(ctx context.Context, s *shelf[K, T]) {
 		s.retry = time.Now().Add(max(s.pause, took)) // a slow attempt keeps other kinds waiting
 	}
 	p.mu.Unlock()
-	select {
-	case <-time.After(min(restFactor*took, maxRest)):
-	case <-ctx.Done():
-	}
+	bound.Pause(ctx, min(restFactor*took, maxRest))
 }
 
 // Review drops unusable things and things of kinds without demand. Run calls it periodically.
