@@ -55,11 +55,7 @@ var ErrPaused error = &sanitize.Error{
 
 // WrapError wraps err in a backend.Error. If err is already a backend.Error, WrapError returns err.
 func WrapError(op, driver, id string, err error) error {
-	if err == nil {
-		return nil
-	}
-	var done *backend.Error
-	if errors.As(err, &done) {
+	if err == nil || errors.As(err, new(*backend.Error)) {
 		return err
 	}
 	return &backend.Error{Op: op, Backend: driver, ID: id, Err: publicError(err)}
