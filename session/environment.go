@@ -42,20 +42,17 @@ type InstallError struct {
 
 // Error returns the end of the output and the refused hosts.
 func (e *InstallError) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s failed: ", e.Step)
+	text := fmt.Sprintf("%s failed: %v", e.Step, e.Reason)
 	if e.ExitCode != 0 {
-		fmt.Fprintf(&b, "exit code %d", e.ExitCode)
-	} else {
-		fmt.Fprint(&b, e.Reason)
+		text = fmt.Sprintf("%s failed: exit code %d", e.Step, e.ExitCode)
 	}
 	if e.Output != "" {
-		fmt.Fprintf(&b, "\n%s", e.Output)
+		text += "\n" + e.Output
 	}
 	for _, r := range e.Refused {
-		fmt.Fprintf(&b, "\nrefused host: %s (%s)", r.Host, r.Rule)
+		text += fmt.Sprintf("\nrefused host: %s (%s)", r.Host, r.Rule)
 	}
-	return b.String()
+	return text
 }
 
 // Unwrap returns Reason.
