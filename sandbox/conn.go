@@ -231,7 +231,7 @@ func (s *Sandbox) verify(ctx context.Context, cause error) error {
 	if _, err := s.connection(ctx); errors.Is(err, backend.ErrLost) {
 		return err
 	}
-	return &sanitize.Error{Text: connectionGone, Err: errors.Join(backend.ErrUnavailable, cause)}
+	return sanitize.NewError(connectionGone, errors.Join(backend.ErrUnavailable, cause))
 }
 
 // attach opens a stream to the guest of a sandbox and completes the handshake.

@@ -51,11 +51,9 @@ func (c Control) Explain(ctx context.Context, err error) error {
 	if getErr != nil || engine.State != backend.StateRunning || engine.Limits.PIDs <= 0 {
 		return err
 	}
-	return &sanitize.Error{
-		Text: fmt.Sprintf("cannot connect to the sandbox; its commands probably use all %d processes (%s)",
-			engine.Limits.PIDs, sanitize.Message(err.Error())),
-		Err: backend.ErrCapacity,
-	}
+	text := fmt.Sprintf("cannot connect to the sandbox; its commands probably use all %d processes (%s)",
+		engine.Limits.PIDs, sanitize.Message(err.Error()))
+	return sanitize.NewError(text, backend.ErrCapacity)
 }
 
 // Greet connects to an unused sandbox. If a rollback or snapshot of the sandbox is running, Greet waits. If the

@@ -49,9 +49,7 @@ func (e *LaunchError) Error() string {
 func (e *LaunchError) Unwrap() error { return cmp.Or(launchSentinels[e.Reason], backend.ErrInvalid) }
 
 // ErrPaused reports that the sandbox is paused in the engine.
-var ErrPaused error = &sanitize.Error{
-	Text: "the sandbox is paused; unpause it in the engine", Err: backend.ErrUnavailable,
-}
+var ErrPaused = sanitize.NewError("the sandbox is paused; unpause it in the engine", backend.ErrUnavailable)
 
 // WrapError wraps err in a backend.Error. If err is already a backend.Error, WrapError returns err.
 func WrapError(op, driver, id string, err error) error {
@@ -68,15 +66,15 @@ func publicError(err error) error {
 	case errors.As(err, &fromGuest):
 		return guestError(fromGuest)
 	case errors.Is(err, client.ErrConnLost) && errors.Is(err, backend.ErrLost): // reported by a driver's stream
-		return &sanitize.Error{Text: sanitize.Message(err.Error()), Err: backend.ErrLost}
+		return sanitize.NewError(sanitize.Message(err.Error()), backend.ErrLost)
 	case errors.Is(err, client.ErrTakenOver):
 		return ErrTakenOver
 	case errors.Is(err, client.ErrVersion):
-		return &sanitize.Error{Text: sanitize.Message(err.Error()), Err: backend.ErrVersion}
+		return sanitize.NewError(sanitize.Message(err.Error()), backend.ErrVersion)
 	case errors.Is(err, client.ErrProtocol):
-		return &sanitize.Error{Text: sanitize.Message(err.Error()), Err: backend.ErrProtocol}
+		return sanitize.NewError(sanitize.Message(err.Error()), backend.ErrProtocol)
 	case errors.Is(err, client.ErrConnLost):
-		return &sanitize.Error{Text: sanitize.Message(err.Error()), Err: backend.ErrUnavailable}
+		return sanitize.NewError(sanitize.Message(err.Error()), backend.ErrUnavailable)
 	}
 	return err
 }
@@ -95,7 +93,7 @@ func guestError(e *wire.Error) error {
 	if sentinel == nil {
 		return errors.New("sandbox: " + message)
 	}
-	return &sanitize.Error{Text: strings.TrimSuffix(sentinel.Error()+": "+message, ": "), Err: sentinel}
+	return sanitize.NewError(strings.TrimSuffix(sentinel.Error()+": "+message, ": "), sentinel)
 }
 
 // guestSentinels maps codes of the wire protocol to errors.

@@ -141,7 +141,7 @@ func (s *Sandbox) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 				return answer, err
 			})
 		if tries > 1 && refusedAs(err, wire.CodeExists) {
-			err = &sanitize.Error{Text: connectionGone, Err: backend.ErrUnavailable}
+			err = sanitize.NewError(connectionGone, backend.ErrUnavailable)
 		}
 		return answer, err
 	})

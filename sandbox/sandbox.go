@@ -125,7 +125,7 @@ func New(b backend.SandboxBackend, o Options) (*Sandbox, Control) {
 }
 
 // errClosed is the error of calls on a closed handle.
-var errClosed error = &sanitize.Error{Text: "the sandbox is closed", Err: backend.ErrClosed}
+var errClosed = sanitize.NewError("the sandbox is closed", backend.ErrClosed)
 
 // ID returns the ID of the sandbox. The ID cannot be guessed.
 func (s *Sandbox) ID() string { return s.o.ID }

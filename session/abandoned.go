@@ -146,7 +146,7 @@ func (m operations) Abandoned(ctx context.Context) ([]record.Record, error) {
 const connectedWait = 5 * time.Second
 
 // errConnected reports a process connected to a sandbox without an owner.
-var errConnected error = &sanitize.Error{Text: "another process is connected to the sandbox", Err: backend.ErrExists}
+var errConnected = sanitize.NewError("another process is connected to the sandbox", backend.ErrExists)
 
 // RemoveAbandoned implements admin.RemoveAbandoned.
 func (m operations) RemoveAbandoned(ctx context.Context, rec record.Record) error {

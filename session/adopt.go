@@ -78,7 +78,7 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 	if rec.Owner == m.owner && !m.keeper.Unused(rec) {
 		if m.keeper.Unsaved(rec.ID) {
 			text := fmt.Sprintf("the removal of sandbox %s is not recorded yet", rec.ID)
-			return nil, &sanitize.Error{Text: text, Err: record.ErrHeld}
+			return nil, sanitize.NewError(text, record.ErrHeld)
 		}
 		return nil, errAgain // this manager is removing it
 	}

@@ -204,9 +204,8 @@ func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, err
 
 // errOtherEngine reports a sandbox to join on another engine. With Options.Join, all processes must use the same
 // engine.
-var errOtherEngine error = &sanitize.Error{
-	Text: "the sandbox is on an engine that is not available to this process", Err: backend.ErrUnavailable,
-}
+var errOtherEngine = sanitize.NewError(
+	"the sandbox is on an engine that is not available to this process", backend.ErrUnavailable)
 
 // joinRecorded opens a recorded, ready sandbox with the existing configuration and without allowed hosts. The sandbox
 // must not be open in this manager.

@@ -68,7 +68,7 @@ func (m *Manager) Lookup(ctx context.Context, scope record.Scope, id string) (_ 
 			return nil, err
 		}
 	case s == nil && rec.State == record.Ready && (rec.IdlePolicy == record.IdleStop || rec.KeepWorkspace):
-		return nil, &sanitize.Error{Text: "the sandbox is stopped; open it again", Err: backend.ErrClosed}
+		return nil, sanitize.NewError("the sandbox is stopped; open it again", backend.ErrClosed)
 	case s == nil || rec.State != record.Ready:
 		return nil, errGone
 	}
@@ -92,9 +92,8 @@ func (s *Session) nameHosts(ctx context.Context) {
 }
 
 // errGone reports a closed sandbox in the caller's scope.
-var errGone error = &sanitize.Error{
-	Text: "the sandbox is closed and its files are deleted; open a new sandbox", Err: backend.ErrClosed,
-}
+var errGone = sanitize.NewError(
+	"the sandbox is closed and its files are deleted; open a new sandbox", backend.ErrClosed)
 
 // InScope returns the open sessions of a scope, sorted by name.
 func (m *Manager) InScope(scope record.Scope) []*Session {

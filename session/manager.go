@@ -219,7 +219,7 @@ func (m *Manager) end(ctx context.Context, to owner.State) error {
 }
 
 // errManagerClosed is the error of calls on a closed manager.
-var errManagerClosed error = &sanitize.Error{Text: "the session manager is closed", Err: backend.ErrClosed}
+var errManagerClosed = sanitize.NewError("the session manager is closed", backend.ErrClosed)
 
 // own returns the session with the specified id, except sessions from Connect. If there is none, it returns nil.
 func (m *Manager) own(id string) *Session {

@@ -19,7 +19,7 @@ import (
 // Record.KeepWorkspace set. If the process crashes then, the next opener of the key resumes with the workspace.
 
 // errBusy reports running commands in a sandbox to rebuild.
-var errBusy error = &sanitize.Error{Text: "commands are running in the sandbox", Err: backend.ErrExists}
+var errBusy = sanitize.NewError("commands are running in the sandbox", backend.ErrExists)
 
 // reopenIdle closes an idle session of this manager, to allow the sandbox to be adopted and rebuilt.
 func (m *Manager) reopenIdle(ctx context.Context, s *Session, req Request) (_ *Session, created bool, _ error) {

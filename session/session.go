@@ -54,7 +54,7 @@ type Session struct {
 }
 
 // errSessionClosed is the error of calls on a closed session.
-var errSessionClosed error = &sanitize.Error{Text: "the sandbox is closed", Err: backend.ErrClosed}
+var errSessionClosed = sanitize.NewError("the sandbox is closed", backend.ErrClosed)
 
 // Key returns the sandbox's key.
 func (s *Session) Key() Key { return s.key }

@@ -95,6 +95,10 @@ type Error struct {
 	Err  error
 }
 
+// NewError returns an error with a text that wraps err.
+func NewError(text string, err error) error { return &Error{Text: text, Err: err} }
+
+// Error returns the text.
 func (e *Error) Error() string { return e.Text }
 
 // Unwrap returns the wrapped error.

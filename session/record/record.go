@@ -115,11 +115,11 @@ func NotFound(id string) error {
 }
 
 // ErrHeld is the error if another process has a key's sandbox, or may have it by now. It wraps backend.ErrExists.
-var ErrHeld error = &sanitize.Error{Text: "another process is using the sandbox", Err: backend.ErrExists}
+var ErrHeld = sanitize.NewError("another process is using the sandbox", backend.ErrExists)
 
 // ErrOwnerLost means that a store refuses a change because other processes treat an owner of this process as dead, or
 // may do so.
-var ErrOwnerLost error = &sanitize.Error{Text: "another process may own the sandbox by now", Err: ErrHeld}
+var ErrOwnerLost = sanitize.NewError("another process may own the sandbox by now", ErrHeld)
 
 // Store stores records. It must be safe for concurrent use. Times may lose their monotonic reading and precision below
 // a microsecond. Package storetest contains the tests that every implementation must pass.

@@ -394,18 +394,14 @@ func (k *Keeper) LeavesWorkspace(rec record.Record) bool {
 var ErrNoSandbox = fmt.Errorf("%w: sandbox not found", backend.ErrNotFound)
 
 // ErrOpenElsewhere reports a living owner of the key's sandbox.
-var ErrOpenElsewhere error = &sanitize.Error{Text: "the sandbox is open in another process", Err: record.ErrHeld}
+var ErrOpenElsewhere = sanitize.NewError("the sandbox is open in another process", record.ErrHeld)
 
 // ErrInTransition reports a creation or removal of the key's sandbox by a living process.
-var ErrInTransition error = &sanitize.Error{
-	Text: "another process is opening or removing the sandbox", Err: record.ErrHeld,
-}
+var ErrInTransition = sanitize.NewError("another process is opening or removing the sandbox", record.ErrHeld)
 
 // ErrOvertaken is the error if another process may own the sandbox by now, because this process may have been treated
 // as dead.
-var ErrOvertaken error = &sanitize.Error{
-	Text: "not removing the sandbox, which may have another owner by now", Err: backend.ErrExists,
-}
+var ErrOvertaken = sanitize.NewError("not removing the sandbox, which may have another owner by now", backend.ErrExists)
 
 // errUnreadable reports a sandbox with damaged labels.
-var errUnreadable error = &sanitize.Error{Text: "the engine's data of the sandbox is damaged", Err: backend.ErrLost}
+var errUnreadable = sanitize.NewError("the engine's data of the sandbox is damaged", backend.ErrLost)
