@@ -64,7 +64,8 @@ const dirSuffix = "-dir"
 // "".
 func (s *Snapshot) Dir() string { return s.dir }
 
-// Into returns req with a Prepare function to call the existing one and then copy the snapshot.
+// Into returns req with a Prepare function to call the existing one and then copy the snapshot to the workspace. It
+// overwrites existing files and keeps other files.
 func (s *Snapshot) Into(req session.Request) session.Request {
 	before := req.Prepare
 	req.Prepare = func(ctx context.Context, box *session.Session) error {
@@ -73,22 +74,17 @@ func (s *Snapshot) Into(req session.Request) session.Request {
 				return err
 			}
 		}
-		return s.fill(ctx, box)
+		if err := s.copyTo(ctx, box); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.copies != nil {
+			s.copies[box.ID()] = true
+		}
+		return nil
 	}
 	return req
-}
-
-// fill copies the snapshot to a sandbox's workspace. It overwrites existing files and keeps other files.
-func (s *Snapshot) fill(ctx context.Context, box *session.Session) error {
-	if err := s.copyTo(ctx, box); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.copies != nil {
-		s.copies[box.ID()] = true
-	}
-	return nil
 }
 
 func (s *Snapshot) copyTo(ctx context.Context, dst destination) error {
