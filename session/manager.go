@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -232,16 +233,6 @@ func (m *Manager) own(id string) *Session {
 func (m *Manager) sessions(want func(*Session) bool) []*Session {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var list []*Session
-	for _, s := range m.byID {
-		if want(s) {
-			list = append(list, s)
-		}
-	}
-	for s := range m.secondary {
-		if want(s) {
-			list = append(list, s)
-		}
-	}
-	return list
+	all := slices.AppendSeq(slices.Collect(maps.Values(m.byID)), maps.Keys(m.secondary))
+	return slices.DeleteFunc(all, func(s *Session) bool { return !want(s) })
 }
