@@ -126,12 +126,6 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 // errAgain makes Open try again after an obstacle has been removed.
 var errAgain = errors.New("session: try again")
 
-// Rules for refusing to open a sandbox.
-const (
-	ruleImages = "images" // Options.Images
-	ruleRoot   = "root"   // Options.AllowRoot
-)
-
 var errRoot = errors.New("root is not allowed in sandboxes")
 
 // refusedOpen returns err. If the reason is a policy, refusedOpen adds a span event and an audit record.
@@ -139,9 +133,9 @@ func refusedOpen(ctx context.Context, key Key, req Request, err error) error {
 	if !errors.Is(err, backend.ErrPermission) {
 		return err
 	}
-	rule := ruleImages
+	rule := "images" // Options.Images
 	if errors.Is(err, errRoot) {
-		rule = ruleRoot
+		rule = "root" // Options.AllowRoot
 	}
 	trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.KeyRule.String(rule)))
 	return errors.Join(err, audit.Note(ctx, func(r *audit.Record) {
