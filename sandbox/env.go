@@ -68,9 +68,6 @@ const javaOptions = "JAVA_TOOL_OPTIONS"
 
 // withLists returns the variables of a request over base, with entries before those of lists.
 func withLists(base, request, before map[string]string) map[string]string {
-	if len(before) == 0 {
-		return request
-	}
 	env := maps.Collect(maps.All(request)) // never nil
 	for name, entries := range before {
 		rest, set := request[name]

@@ -369,11 +369,7 @@ func (s *Sandbox) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 func (s *Sandbox) environment() (env, before map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before = map[string]string{}
-	if len(s.services) == 0 {
-		return s.base, before
-	}
-	env = maps.Clone(s.base)
+	env, before = maps.Clone(s.base), map[string]string{}
 	for _, v := range s.services {
 		for name, value := range v.env {
 			if name == javaOptions {
