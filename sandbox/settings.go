@@ -83,7 +83,12 @@ func (s Settings) Note(r *audit.Record) {
 }
 
 // Settings returns the settings in force, without the host tools of a command.
-func (s *Sandbox) Settings() Settings { return s.o.Settings() }
+func (s *Sandbox) Settings() Settings {
+	if s.o.Settings == nil {
+		return Settings{}
+	}
+	return s.o.Settings()
+}
 
 // noteSettings adds the settings of a command to a record.
 func (s *Sandbox) noteSettings(r *audit.Record, tools string) {
