@@ -105,14 +105,14 @@ func (s *Sandbox) giveUp(ctx context.Context, execID string, watched *client.Con
 	s.mu.Lock()
 	s.strays = append(s.strays, execID)
 	s.strays = s.strays[max(0, len(s.strays)-maxStrays):]
-	conn := s.conn
-	s.mu.Unlock()
-	if ended(conn) || conn == watched {
-		return
+	defer s.mu.Unlock()
+	if conn := s.conn; s.ctx.Err() == nil && !ended(conn) && conn != watched {
+		s.wg.Go(func() { // because the caller must not wait for the end of the command
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyTimeout)
+			defer cancel()
+			_ = s.endStrays(ctx, conn) // if it fails, the next connection tries again
+		})
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyTimeout)
-	defer cancel()
-	_ = s.endStrays(ctx, conn) // if it fails, the next connection tries again
 }
 
 // endStrays ends the commands of failed calls. If the guest refuses, it does not know the command.

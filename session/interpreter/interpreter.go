@@ -59,6 +59,9 @@ type Request struct {
 	// with the program's command, whose id is Result.ExecID. If the program starts
 	// the interpreter, Env, EnvBefore, and Services apply to the interpreter. The other fields must be zero.
 	Exec sandbox.ExecRequest
+	// Late means that the program ended after the caller got a first result. Other programs may be running since, so
+	// Finish does not probe the interpreter.
+	Late bool
 }
 
 // Result is the result of a program. Stdout and Stderr contain the program's output. After an exception, the exit code
@@ -66,7 +69,8 @@ type Request struct {
 type Result struct {
 	sandbox.ExecResult
 	Value
-	// Interpreter is the exec id of the interpreter. Started reports whether this program started it.
+	// Interpreter is the exec id of the interpreter. It is empty if another program was starting it. Started reports
+	// whether this program started it.
 	Interpreter string
 	Started     bool
 	// Lost reports a loss of the variables of earlier programs, because this program restarted the interpreter or
@@ -106,12 +110,12 @@ func Finish(ctx context.Context, s *sandbox.Sandbox, req Request, res Result) (R
 		return res, err
 	}
 	if res.Status != sandbox.ExecCompleted || res.ExitCode == unanswered {
-		if ended, over := i.ended(ctx); over {
+		if ended, over := i.ended(ctx, res.Interpreter); over {
 			res.Lost = true
 			if res.Status == sandbox.ExecCompleted {
 				res.Status, res.ExitCode, res.Signal = ended.Status, ended.ExitCode, ended.Signal
 			}
-		} else if !i.answers(ctx) {
+		} else if !req.Late && !i.answers(ctx) {
 			res.Lost = true
 			i.end(ctx)
 		}
@@ -214,7 +218,7 @@ func (i *interpreter) ensure(ctx context.Context, exec sandbox.ExecRequest) (res
 		return Result{Interpreter: id.exec}, nil
 	}
 	started, err := i.start(ctx, exec)
-	return Result{Interpreter: started, Started: true, Lost: id.exec != ""}, err
+	return Result{Interpreter: started, Started: started != "", Lost: id.exec != ""}, err
 }
 
 // known describes the sandbox's current or previous interpreter.
@@ -240,7 +244,8 @@ func (i *interpreter) running(ctx context.Context) (known, error) {
 	return k, err
 }
 
-// start starts the interpreter and waits until it answers. It returns the exec id.
+// start starts the interpreter and waits until it answers. It returns the exec id, or an empty string if another
+// program was faster.
 func (i *interpreter) start(ctx context.Context, req sandbox.ExecRequest) (id string, err error) {
 	command, err := i.s.Start(ctx, sandbox.ExecRequest{
 		Argv: i.argv, Timeout: sandbox.MaxExecTimeout, Env: req.Env, EnvBefore: req.EnvBefore, Services: req.Services,
@@ -260,18 +265,24 @@ func (i *interpreter) start(ctx context.Context, req sandbox.ExecRequest) (id st
 		for _, c := range out.Chunks {
 			words.Write(c.Data)
 		}
-		if strings.Contains(words.String(), "ready\n") || out.Done && out.Status.ExitCode == 0 { // another is serving
+		if strings.Contains(words.String(), "ready\n") {
 			return command.ID(), nil
+		}
+		if out.Done && out.Status.ExitCode == 0 { // another is serving
+			return "", nil
 		}
 	}
 	text := strings.TrimSpace(words.String())
 	return "", fmt.Errorf("the interpreter did not start: %s: %w", text, backend.ErrUnavailable)
 }
 
-// ended returns the exit status of the interpreter if it has exited or is about to.
-func (i *interpreter) ended(ctx context.Context) (st sandbox.ExecStatus, over bool) {
-	k, _ := i.running(ctx) // without an interpreter, Wait fails
-	res, err := i.s.Command(k.exec).Wait(ctx, endTime)
+// ended returns the exit status of the interpreter with an exec id if it has exited or is about to.
+func (i *interpreter) ended(ctx context.Context, id string) (st sandbox.ExecStatus, over bool) {
+	if id == "" {
+		k, _ := i.running(ctx) // without an interpreter, Wait fails
+		id = k.exec
+	}
+	res, err := i.s.Command(id).Wait(ctx, endTime)
 	return res.ExecStatus, err == nil && res.Done()
 }
 

@@ -53,11 +53,27 @@ func (k *call) abort() {
 	_ = k.close()                         // the stream has no users
 }
 
-// end releases the call. The guest agent learns of a cancellation before it gets a later call.
+// end releases the call. The guest agent learns of a cancellation before it gets a later call, unless the stream is
+// stuck.
 func (k *call) end() {
 	k.stop()
-	_ = k.close() // if the connection is lost, later calls report the loss
+	if k.ctx.Err() == nil {
+		_ = k.close() // if the connection is lost, later calls report the loss
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = k.close()
+	}()
+	select {
+	case <-done:
+	case <-time.After(tellWait):
+	}
 }
+
+// tellWait is how long a canceled call waits until the guest agent is told.
+const tellWait = time.Second
 
 func (k *call) write(p []byte) error {
 	if _, err := k.st.Write(p); err != nil {

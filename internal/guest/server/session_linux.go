@@ -177,10 +177,11 @@ func (r *request) watch(in *proc.StreamInput) <-chan struct{} {
 // present reports whether the host still waits for the response. It does not block. It must be called before watch.
 func (r *request) present() bool {
 	_ = r.SetReadDeadline(time.Unix(1, 0)) // cannot fail, like the call below
-	b, err := io.ReadAll(io.LimitReader(r, wire.StdinCredit))
+	const most = 2 * wire.StdinCredit      // more than the input, because the frames have headers
+	b, err := io.ReadAll(io.LimitReader(r, most))
 	_ = r.SetReadDeadline(time.Time{})
 	r.more = append(r.more, b...)
-	return errors.Is(err, yamux.ErrTimeout) || len(b) == wire.StdinCredit
+	return errors.Is(err, yamux.ErrTimeout) || len(b) == most
 }
 
 // gaveUp reports whether a disconnected host canceled the request. Otherwise the connection broke. A goodbye cancels
