@@ -57,7 +57,7 @@ type binding struct {
 	used     bool                             // earlier turns of the conversation used the private sandbox
 	expired  bool                             // the private sandbox is gone, and the model must be notified
 	dead     map[*session.Session]bool        // lost sandboxes of mode script, which the next call replaces
-	// Exec ids of interpreters this binding used, with `keep: workspace`.
+	// Exec ids of interpreters this binding used, with `session: user`.
 	interpreters []string
 }
 
@@ -407,16 +407,16 @@ func (b *binding) sandboxes() []*session.Session {
 // It skips a sandbox another run is using. If the call is late, the resumed Generate call may be using the sandbox, so
 // the idle timeout stops it.
 func (b *binding) closeKeepingWorkspace(ctx context.Context, late bool) {
-	if late || b.cfg.Keep != frontmatter.KeepWorkspace {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-	defer cancel()
 	b.mu.Lock()
 	idle := b.interpreters // their programs are other commands
 	b.interpreters = nil
 	b.mu.Unlock()
 	shared := b.box.users.add(idle, -1)
+	if late || b.cfg.Keep != frontmatter.KeepWorkspace {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
 	for _, s := range b.sandboxes() {
 		err := b.release(ctx, s)
 		running, lerr := s.Commands(ctx)
@@ -432,11 +432,12 @@ func (b *binding) closeKeepingWorkspace(ctx context.Context, late bool) {
 	}
 }
 
-// useInterpreter notes an interpreter that the binding uses.
-func (b *binding) useInterpreter(id string) {
+// useInterpreter notes an interpreter that the binding uses. An interpreter that no agent of this process has started
+// counts as a command of another run.
+func (b *binding) useInterpreter(id string, started bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !slices.Contains(b.interpreters, id) {
+	if !slices.Contains(b.interpreters, id) && (started || b.box.users.add([]string{id}, 0)) {
 		b.interpreters = append(b.interpreters, id)
 		b.box.users.add([]string{id}, 1)
 	}

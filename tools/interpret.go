@@ -12,7 +12,7 @@ import (
 
 // Notices of interpreters.
 const (
-	lostNotice = "[workcell: the variables of earlier programs are lost: the interpreter was restarted]\n"
+	lostNotice = "[workcell: the variables of earlier programs are lost: the interpreter has ended]\n"
 	keptNotice = "[workcell: the program was interrupted; the interpreter keeps its variables]\n"
 )
 
@@ -45,8 +45,8 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	if res.Done() {
 		ended()
 	}
-	if b.cfg.Keep == frontmatter.KeepWorkspace && res.Interpreter != "" {
-		b.useInterpreter(res.Interpreter)
+	if b.cfg.Session == frontmatter.SessionUser && res.Interpreter != "" {
+		b.useInterpreter(res.Interpreter, res.Started)
 	}
 	if host != nil && res.Started { // otherwise, the running interpreter already has access
 		host.interpreter = s.Command(res.Interpreter)
@@ -61,9 +61,9 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	if res.Done() {
 		return b.programOutput(ctx, s, res), nil
 	}
-	req.Code = ""
+	req.Code, req.Exec, req.Late = "", sandbox.ExecRequest{}, true
 	b.mu.Lock()
-	b.programs[res.ExecID] = program{ended, req, res.Lost}
+	b.programs[res.ExecID] = program{ended, req, res}
 	b.mu.Unlock()
 	return newExecOutput(res.ExecResult, b.evidence(ctx, s)), nil
 }
@@ -71,8 +71,8 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 // program is a program returned while still running.
 type program struct {
 	ended func()              // ends its access to host tools
-	req   interpreter.Request // without the code
-	lost  bool                // it restarted the interpreter
+	req   interpreter.Request // without Code and Exec
+	begun interpreter.Result  // the first result
 }
 
 // programOutput returns the output of a program that has ended.
@@ -113,7 +113,8 @@ func (b *binding) ended(ctx context.Context, s *session.Session, res sandbox.Exe
 		return newExecOutput(res, b.evidence(ctx, s)), nil
 	}
 	p.ended()
-	last, err := interpreter.Finish(ctx, s.Sandbox, p.req, interpreter.Result{ExecResult: res, Lost: p.lost})
+	p.begun.ExecResult = res
+	last, err := interpreter.Finish(ctx, s.Sandbox, p.req, p.begun)
 	if err != nil {
 		return execOutput{}, err
 	}

@@ -103,7 +103,8 @@ func (p *pending) end() {
 	}
 }
 
-// ending reports whether the cleanup waits for the last call. It ends the interpreters with access to host tools.
+// ending reports whether the cleanup waits for the last call. The cleanup ends the interpreters with access to host
+// tools.
 func (p *pending) ending() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

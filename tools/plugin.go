@@ -178,7 +178,7 @@ type toolbox struct {
 
 	rounds interrupt.Rounds[*interrupt.Job[any]] // interrupted calls, waiting for their restart
 
-	users users    // of the interpreters of sandboxes with `keep: workspace`
+	users users    // of the interpreters of users' sandboxes
 	texts sync.Map // registered partials, by name
 	turns sync.Map // *turnHolder by turn
 
