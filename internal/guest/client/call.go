@@ -72,7 +72,7 @@ func (k *call) end() {
 	}
 }
 
-// tellWait is how long a canceled call waits until the guest agent is told.
+// tellWait is how long a canceled call waits until the cancellation was sent.
 const tellWait = time.Second
 
 func (k *call) write(p []byte) error {
