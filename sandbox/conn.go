@@ -25,6 +25,7 @@ const (
 	awayAfter      = 10 * time.Minute       // how long an engine may be unavailable while a command runs
 	settleTime     = 5 * time.Second        // how long an engine may take to notice the exit of a sandbox
 	settlePause    = 50 * time.Millisecond  // pause between attempts during settleTime
+	strayWait      = time.Second            // how long a canceled call waits for the end of its command
 	maxStrays      = 256                    // maximum number of commands of failed calls to end later
 	connectionGone = "the connection to the sandbox was lost; the result is unknown"
 )
@@ -76,8 +77,9 @@ func (s *Sandbox) redial(attempt *redial) {
 	conn, err := s.reach(ctx)
 	s.mu.Lock()
 	for err == nil && !s.isLost() && len(s.strays) > 0 {
+		strays := slices.Clone(s.strays)
 		s.mu.Unlock()
-		err = s.endStrays(ctx, conn)
+		err = s.endStrays(ctx, conn, strays)
 		s.mu.Lock()
 	}
 	s.redialing = nil
@@ -105,23 +107,29 @@ func (s *Sandbox) giveUp(ctx context.Context, execID string, watched *client.Con
 	s.mu.Lock()
 	s.strays = append(s.strays, execID)
 	s.strays = s.strays[max(0, len(s.strays)-maxStrays):]
-	defer s.mu.Unlock()
-	if conn := s.conn; s.ctx.Err() == nil && !ended(conn) && conn != watched {
-		s.wg.Go(func() { // because the caller must not wait for the end of the command
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyTimeout)
-			defer cancel()
-			_ = s.endStrays(ctx, conn) // if it fails, the next connection tries again
-		})
+	conn, done := s.conn, make(chan struct{})
+	if s.ctx.Err() != nil || ended(conn) || conn == watched {
+		s.mu.Unlock()
+		return
+	}
+	s.wg.Go(func() {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyTimeout)
+		defer cancel()
+		_ = s.endStrays(ctx, conn, []string{execID}) // if it fails, the next connection tries again
+	})
+	s.mu.Unlock()
+	select {
+	case <-done:
+	case <-time.After(strayWait): // the command does not end, or the stream is stuck
 	}
 }
 
-// endStrays ends the commands of failed calls. If the guest refuses, it does not know the command.
-func (s *Sandbox) endStrays(ctx context.Context, conn *client.Conn) error {
-	s.mu.Lock()
-	strays := slices.Clone(s.strays)
-	s.mu.Unlock()
+// endStrays ends the commands of failed calls. If the guest refuses, it does not know the command, or it is too busy.
+func (s *Sandbox) endStrays(ctx context.Context, conn *client.Conn, strays []string) error {
 	err := errors.Join(bound.Each(killsAtOnce, len(strays), func(i int) error {
-		if _, err := conn.Kill(ctx, wire.KillRequest{ExecID: strays[i]}); err != nil && !errors.As(err, new(*wire.Error)) {
+		_, err := conn.Kill(ctx, wire.KillRequest{ExecID: strays[i]})
+		if err != nil && (!errors.As(err, new(*wire.Error)) || refusedAs(err, wire.CodeCapacity)) {
 			return fmt.Errorf("%w: cannot end a command of a failed call: %v", backend.ErrUnavailable, err)
 		}
 		return nil

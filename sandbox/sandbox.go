@@ -87,12 +87,12 @@ type Options struct {
 	// Egress connects commands to Hosts.
 	Egress EgressGateway
 	Hosts  Egress
-	// Settings returns the settings in force, for results and the audit log.
+	// Settings returns the settings in force, for results and the audit log. It may be nil.
 	Settings func() Settings
 	// Shared is true if other processes serve the same services. Losing a service to such a process is expected.
 	Shared bool
 
-	// All following fields and Settings are required.
+	// All following fields are required.
 
 	TracerProvider trace.TracerProvider
 	Logger         *slog.Logger

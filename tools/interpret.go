@@ -61,9 +61,9 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	if res.Done() {
 		return b.programOutput(ctx, s, res), nil
 	}
-	req.Code, req.Exec, req.Late = "", sandbox.ExecRequest{}, true
+	req.Code, req.Exec = "", sandbox.ExecRequest{}
 	b.mu.Lock()
-	b.programs[res.ExecID] = program{ended, req, res}
+	b.programs[res.ExecID] = program{ended, req, interpreter.Result{Interpreter: res.Interpreter, Lost: res.Lost}}
 	b.mu.Unlock()
 	return newExecOutput(res.ExecResult, b.evidence(ctx, s)), nil
 }
@@ -72,7 +72,7 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 type program struct {
 	ended func()              // ends its access to host tools
 	req   interpreter.Request // without Code and Exec
-	begun interpreter.Result  // the first result
+	begun interpreter.Result  // the first result, without output
 }
 
 // programOutput returns the output of a program that has ended.
@@ -81,7 +81,7 @@ func (b *binding) programOutput(ctx context.Context, s *session.Session, res int
 	switch {
 	case res.Lost, b.interrupted.ending():
 		out.Stderr = withNotice(out.Stderr, lostNotice)
-	case res.Status == sandbox.ExecTimedOut || res.Status == sandbox.ExecKilled:
+	case res.Kept && (res.Status == sandbox.ExecTimedOut || res.Status == sandbox.ExecKilled):
 		out.Stderr = withNotice(out.Stderr, keptNotice)
 	}
 	b.showValue(ctx, &out, res.Value)
@@ -108,6 +108,7 @@ func checkProgram(in execInput) error {
 func (b *binding) ended(ctx context.Context, s *session.Session, res sandbox.ExecResult) (execOutput, error) {
 	b.mu.Lock()
 	p, ok := b.programs[res.ExecID]
+	p.req.Busy = len(b.programs) > 1
 	b.mu.Unlock()
 	if !ok {
 		return newExecOutput(res, b.evidence(ctx, s)), nil

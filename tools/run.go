@@ -108,7 +108,9 @@ func (b *binding) runScript(ctx context.Context, in runInput) (out runOutput, er
 		if code := toolspec.ErrorOf(err).Code; err != nil && (code == toolspec.CodeLost || code == toolspec.CodeClosed) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			b.dead[s] = b.opened[s.Key()] == s // the next call opens another sandbox, because this mode has no sandbox_open
+			if b.opened[s.Key()] == s { // otherwise, another call has replaced it
+				b.dead[s] = true // the next call opens another sandbox, because this mode has no sandbox_open
+			}
 		}
 	}()
 	defer b.removeScript(ctx, s, path.Dir(how.file))

@@ -59,9 +59,8 @@ type Request struct {
 	// with the program's command, whose id is Result.ExecID. If the program starts
 	// the interpreter, Env, EnvBefore, and Services apply to the interpreter. The other fields must be zero.
 	Exec sandbox.ExecRequest
-	// Late means that the program ended after the caller got a first result. Other programs may be running since, so
-	// Finish does not probe the interpreter.
-	Late bool
+	// Busy makes Finish keep an interpreter that does not answer, because another program may be running in it.
+	Busy bool
 }
 
 // Result is the result of a program. Stdout and Stderr contain the program's output. After an exception, the exit code
@@ -69,10 +68,12 @@ type Request struct {
 type Result struct {
 	sandbox.ExecResult
 	Value
-	// Interpreter is the exec id of the interpreter. It is empty if another program was starting it. Started reports
+	// Interpreter is the exec id of the interpreter. It may be empty if another program was starting it. Started reports
 	// whether this program started it.
 	Interpreter string
 	Started     bool
+	// Kept reports that the interpreter answers after an interrupted program.
+	Kept bool
 	// Lost reports a loss of the variables of earlier programs, because this program restarted the interpreter or
 	// caused an exit.
 	Lost bool
@@ -115,7 +116,7 @@ func Finish(ctx context.Context, s *sandbox.Sandbox, req Request, res Result) (R
 			if res.Status == sandbox.ExecCompleted {
 				res.Status, res.ExitCode, res.Signal = ended.Status, ended.ExitCode, ended.Signal
 			}
-		} else if !req.Late && !i.answers(ctx) {
+		} else if res.Kept = !req.Busy && i.answers(ctx); !res.Kept && !req.Busy {
 			res.Lost = true
 			i.end(ctx)
 		}
@@ -218,7 +219,11 @@ func (i *interpreter) ensure(ctx context.Context, exec sandbox.ExecRequest) (res
 		return Result{Interpreter: id.exec}, nil
 	}
 	started, err := i.start(ctx, exec)
-	return Result{Interpreter: started, Started: started != "", Lost: id.exec != ""}, err
+	res = Result{Interpreter: started, Started: started != "", Lost: id.exec != ""}
+	if now, rerr := i.running(ctx); err == nil && started == "" && rerr == nil && now.lives {
+		res.Interpreter = now.exec
+	}
+	return res, err
 }
 
 // known describes the sandbox's current or previous interpreter.

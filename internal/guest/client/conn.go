@@ -29,8 +29,8 @@ const (
 )
 
 // Conn is a connection to a guest agent. It is safe for concurrent use. If the context of a call ends, the call returns
-// immediately with the context's error. The exception is a guest agent with 256 unanswered requests: then the call
-// returns within 30 seconds.
+// immediately with the context's error. If the stream is stuck, or the guest agent has 256 unanswered requests, the
+// call returns within 30 seconds.
 type Conn struct {
 	link    *hostLink
 	session *yamux.Session
