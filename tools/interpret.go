@@ -36,6 +36,9 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	if host != nil {
 		req.Exec.Started = func(c *sandbox.Command) { ended = host.access.Program(in.Interpreter, c.ID()) }
 	}
+	b.mu.Lock()
+	req.Shared = len(b.programs) > 0
+	b.mu.Unlock()
 	res, err := interpreter.Run(ctx, s.Sandbox, req)
 	if err == nil && !res.Done() && !req.Exec.Background {
 		if res.ExecResult, err = outlast(ctx, s, res.ExecResult); err == nil && res.Done() {
@@ -61,7 +64,7 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	if res.Done() {
 		return b.programOutput(ctx, s, res), nil
 	}
-	req.Code, req.Exec = "", sandbox.ExecRequest{}
+	req.Code, req.Exec, req.Shared = "", sandbox.ExecRequest{}, true
 	b.mu.Lock()
 	b.programs[res.ExecID] = program{ended, req, interpreter.Result{Interpreter: res.Interpreter, Lost: res.Lost}}
 	b.mu.Unlock()
@@ -108,7 +111,6 @@ func checkProgram(in execInput) error {
 func (b *binding) ended(ctx context.Context, s *session.Session, res sandbox.ExecResult) (execOutput, error) {
 	b.mu.Lock()
 	p, ok := b.programs[res.ExecID]
-	p.req.Busy = len(b.programs) > 1
 	b.mu.Unlock()
 	if !ok {
 		return newExecOutput(res, b.evidence(ctx, s)), nil

@@ -59,8 +59,9 @@ type Request struct {
 	// with the program's command, whose id is Result.ExecID. If the program starts
 	// the interpreter, Env, EnvBefore, and Services apply to the interpreter. The other fields must be zero.
 	Exec sandbox.ExecRequest
-	// Busy makes Finish keep an interpreter that does not answer, because another program may be running in it.
-	Busy bool
+	// Shared means that other programs may be running in the interpreter. Finish then does not probe the interpreter
+	// while the sandbox runs another command.
+	Shared bool
 }
 
 // Result is the result of a program. Stdout and Stderr contain the program's output. After an exception, the exit code
@@ -116,9 +117,11 @@ func Finish(ctx context.Context, s *sandbox.Sandbox, req Request, res Result) (R
 			if res.Status == sandbox.ExecCompleted {
 				res.Status, res.ExitCode, res.Signal = ended.Status, ended.ExitCode, ended.Signal
 			}
-		} else if res.Kept = !req.Busy && i.answers(ctx); !res.Kept && !req.Busy {
-			res.Lost = true
-			i.end(ctx)
+		} else if !req.Shared || !i.busy(ctx) {
+			if res.Kept = i.answers(ctx); !res.Kept {
+				res.Lost = true
+				i.end(ctx)
+			}
 		}
 	}
 	res.Value, err = Take(ctx, s, req.Name, res.ExecID)
@@ -220,8 +223,10 @@ func (i *interpreter) ensure(ctx context.Context, exec sandbox.ExecRequest) (res
 	}
 	started, err := i.start(ctx, exec)
 	res = Result{Interpreter: started, Started: started != "", Lost: id.exec != ""}
-	if now, rerr := i.running(ctx); err == nil && started == "" && rerr == nil && now.lives {
-		res.Interpreter = now.exec
+	if err == nil && started == "" { // another program was faster
+		if now, rerr := i.running(ctx); rerr == nil && now.lives {
+			res.Interpreter = now.exec
+		}
 	}
 	return res, err
 }
@@ -310,4 +315,13 @@ func (i *interpreter) call(ctx context.Context, code string, exec sandbox.ExecRe
 func (i *interpreter) answers(ctx context.Context) bool {
 	res, err := i.call(ctx, "", sandbox.ExecRequest{Timeout: probeTime})
 	return err == nil && res.Status == sandbox.ExecCompleted && res.ExitCode == 0
+}
+
+// busy reports whether a command other than the interpreters is running. It may be another program.
+func (i *interpreter) busy(ctx context.Context) bool {
+	idle, err := Running(ctx, i.s)
+	commands, cerr := i.s.Commands(ctx)
+	return err != nil || cerr != nil || slices.ContainsFunc(commands, func(c sandbox.ExecStatus) bool {
+		return !c.Done() && !slices.Contains(idle, c.ExecID)
+	})
 }
