@@ -309,8 +309,13 @@ func TestN9Guest(t *testing.T) {
 				t.Error("the guest's program can be changed")
 			}
 			// A command may stop the processes of other commands while they start. This must not block the main process.
-			loop := b.ok(t, toolspec.ToolExec,
-				obj{"command": "while :; do kill -s STOP -- -1; done", "yield_ms": 0, "timeout_seconds": 5})
+			// It may stop the connection before the answer arrives.
+			var loop obj
+			eventually(t, "the loop starts", func() bool {
+				loop, _ = b.raw(t.Context(), toolspec.ToolExec,
+					obj{"command": "while :; do kill -s STOP -- -1; done", "yield_ms": 0, "timeout_seconds": 5})
+				return loop["exec_id"] != nil
+			})
 			eventually(t, "the loop ends", func() bool {
 				_, _ = b.raw(t.Context(), toolspec.ToolExec, obj{"command": "true"}) // it and the connection may be stopped
 				out, err := b.raw(t.Context(), toolspec.ToolExecWait, obj{"exec_id": loop["exec_id"]})

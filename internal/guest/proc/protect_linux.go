@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -12,6 +13,7 @@ import (
 // Settings of the guest agent's process.
 const (
 	spareThreads = 14
+	minProcs     = 3 // one for a blocked fork, one for the end of a garbage collection, and one for killStopped
 	maxProcs     = 4
 	gcPercent    = 50
 	// memoryGoal is well above the guest agent's memory use, which is 9 MiB after thousands of commands. With 8 MiB, the
@@ -53,16 +55,33 @@ func Protect() *Protection {
 		p.score = score
 	}
 	HideProcess()
-	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})     // lowering a limit cannot fail
-	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  // for a guest agent other than the init process
-	runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0))) // each may need a thread
-	debug.SetGCPercent(gcPercent)                            //
-	debug.SetMemoryLimit(memoryGoal)                         // leave memory to commands
+	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})    // lowering a limit cannot fail
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // for a guest agent other than the init process
+	procs := min(max(minProcs, runtime.GOMAXPROCS(0)), maxProcs)
+	runtime.GOMAXPROCS(procs)        // each may need a thread
+	debug.SetGCPercent(gcPercent)    //
+	debug.SetMemoryLimit(memoryGoal) // leave memory to commands
 	p.making.Go(func() {
 		catchSignals()
 		makeThreads(spareThreads)
 	})
 	return p
+}
+
+// collector is held while the garbage collector is off.
+var collector sync.Mutex
+
+// pauseCollector turns the garbage collector off and returns a function to turn it on again. The Go runtime cannot stop
+// a goroutine during a fork. A garbage collection would therefore stop all other goroutines, including killStopped,
+// until another command lets the child process continue.
+func pauseCollector() (resume func()) {
+	collector.Lock()
+	limit, percent := debug.SetMemoryLimit(math.MaxInt64), debug.SetGCPercent(-1) // waits for a running collection
+	return func() {
+		debug.SetGCPercent(percent)
+		debug.SetMemoryLimit(limit)
+		collector.Unlock()
+	}
 }
 
 // Await waits until the process is protected, or returns an error.

@@ -40,6 +40,9 @@ type Spawner struct {
 	reaper  *reaper
 	null    int // standard input of commands without input
 
+	starting atomic.Pointer[Tree] // the last command
+	alarm    int                  // timer descriptor that makes killStopped run, or stop if starting is nil
+
 	tracing chan struct{} // held while the limits of a command are set
 	oom     *os.File      // written with forking held; has the guest agent's score except during a fork
 	score   [2]string     // score of the guest agent, and score of child processes
@@ -51,8 +54,15 @@ func NewSpawner(workdir string, p *Protection) (*Spawner, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("/dev/null", err)
 	}
-	return &Spawner{workdir: workdir, reaper: newReaper(), tracker: newTracker(p), null: null,
-		tracing: make(chan struct{}, tracers), oom: p.score, score: oomScores(p.score)}, nil
+	alarm, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC)
+	if err != nil {
+		_ = unix.Close(null) // no data was written
+		return nil, os.NewSyscallError("timerfd_create", err)
+	}
+	s := &Spawner{workdir: workdir, reaper: newReaper(), tracker: newTracker(p), null: null, alarm: alarm,
+		tracing: make(chan struct{}, tracers), oom: p.score, score: oomScores(p.score)}
+	go s.killStopped()
+	return s, nil
 }
 
 // oomScores returns the guest agent's initial score, below which it could not lower the score again, and the score of
@@ -72,6 +82,8 @@ func oomScores(f *os.File) [2]string {
 func (s *Spawner) Close() {
 	s.reaper.stop()
 	_ = unix.Close(s.null) // no data was written
+	s.starting.Store(nil)
+	s.setAlarm(1)
 }
 
 // Process is a started command, with the guest agent's ends of the streams.
@@ -162,9 +174,10 @@ func (s *Spawner) forkOnce(p *Process, path string, argv []string, attr *syscall
 		return err
 	}
 	p.tag.Store(tag) // set before the child runs
-	done := make(chan struct{})
-	defer close(done)
-	go s.Tree(p).killStopped(done)
+	defer pauseCollector()()
+	s.starting.Store(s.Tree(p))
+	s.setAlarm(stoppedBound)
+	defer s.setAlarm(0)
 	s.writeScore(s.score[1])
 	p.PID, p.Exited, err = s.reaper.start(func() (int, error) { return syscall.ForkExec(path, argv, attr) })
 	s.writeScore(s.score[0])

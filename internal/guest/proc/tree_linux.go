@@ -28,7 +28,7 @@ const (
 	// holdBound is the maximum time for which they are stopped, because processes of other commands are also stopped.
 	holdBound = 2 * time.Second
 	// stoppedBound is the time after which a process that was stopped during its start is killed.
-	stoppedBound = 200 * time.Millisecond
+	stoppedBound = 20 * time.Millisecond
 )
 
 // holdTries is the number of attempts, one millisecond apart, to acquire the lock for forking.
@@ -155,15 +155,19 @@ func (t *tracker) hold() (release func()) {
 	}
 }
 
-// killStopped kills stopped processes of a starting command until done is closed. A child that another command stops
-// before exec would block the guest agent. It does if a garbage collection begins earlier. After exec, the child may be
-// stopped because it is traced.
-func (k *Tree) killStopped(done <-chan struct{}) {
+// killStopped kills a starting command if another command stopped the child process before exec, because this blocks
+// the guest agent. After exec, the child may be stopped because it is traced. The wait is a system call: the Go runtime
+// may not run its own timers on time while a fork is blocked.
+func (s *Spawner) killStopped() {
+	defer unix.Close(s.alarm)
 	for {
-		select {
-		case <-done:
+		var expirations [8]byte
+		if _, err := unix.Read(s.alarm, expirations[:]); err != nil {
+			continue // interrupted by a signal
+		}
+		k := s.starting.Load()
+		if k == nil {
 			return
-		case <-time.After(stoppedBound):
 		}
 		for _, p := range k.members() {
 			if (p.state == 'T' || p.state == 't') && beforeExec(p.pid) {
@@ -171,6 +175,12 @@ func (k *Tree) killStopped(done <-chan struct{}) {
 			}
 		}
 	}
+}
+
+// setAlarm makes killStopped run every d. With 0, it no longer runs.
+func (s *Spawner) setAlarm(d time.Duration) {
+	t := unix.NsecToTimespec(int64(d))
+	_ = unix.TimerfdSettime(s.alarm, 0, &unix.ItimerSpec{Interval: t, Value: t}, nil) // the values are valid
 }
 
 // beforeExec reports whether a child process still shares the guest agent's memory, including the arguments.
