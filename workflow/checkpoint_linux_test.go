@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/sandbox"
@@ -18,13 +19,30 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// localManager returns a manager on the local backend, which has snapshots and needs no engine.
-func localManager(t *testing.T) *session.Manager {
+// newLocal returns the local backend, which has snapshots and needs no engine.
+func newLocal(t *testing.T) backend.SandboxBackend {
 	t.Helper()
 	dir := t.TempDir()
 	checktest.Must(t, os.Chmod(dir, 0o700))
 	b, err := local.New(t.Context(), &local.Options{StateDir: dir})
 	checktest.Must(t, err)
+	return b
+}
+
+// printed returns what a command in an open sandbox prints.
+func printed(t *testing.T, m *session.Manager, key session.Key, command string) string {
+	t.Helper()
+	s, err := m.Get(key)
+	checktest.Must(t, err)
+	r, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command})
+	checktest.Must(t, err)
+	return string(r.Stdout.Bytes())
+}
+
+// localManager returns a manager on the local backend.
+func localManager(t *testing.T) *session.Manager {
+	t.Helper()
+	b := newLocal(t)
 	m, err := session.NewManager(b, nil)
 	if err != nil {
 		t.Fatal(errors.Join(err, b.Close()))
@@ -60,33 +78,26 @@ steps:
 	}
 	for _, step := range []string{"three", "two", "three", "one", "two"} {
 		res, err = e.ResumeFrom(t.Context(), wf, j.entries(t), step)
-		var failed *workflow.Error
-		if !errors.As(err, &failed) || failed.Step != "three" || res.Unfinished == nil {
+		failed, ok := errors.AsType[*workflow.Error](err)
+		if !ok || failed.Step != "three" || res.Unfinished == nil {
 			t.Fatalf("from %s: %+v, %v", step, res, err)
 		}
-		s, err := m.Get(session.WorkflowKey(res.RunID, record.DefaultName))
-		checktest.Must(t, err)
-		r, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "cat log; cat before"})
-		if got := string(r.Stdout.Bytes()); err != nil || got != "one\ntwo\nthree\none\ntwo\n" {
-			t.Errorf("from %s: the files are %q, %v", step, got, err)
+		key := session.WorkflowKey(res.RunID, record.DefaultName)
+		if got := printed(t, m, key, "cat log; cat before"); got != "one\ntwo\nthree\none\ntwo\n" {
+			t.Errorf("from %s: the files are %q", step, got)
 		}
-		side, err := m.Get(session.WorkflowKey(res.RunID, "side"))
-		checktest.Must(t, err)
-		if r, err := side.Exec(t.Context(), sandbox.ExecRequest{Command: "cat log"}); err != nil || string(r.Stdout.Bytes()) != "other\n" {
-			t.Errorf("from %s: the other sandbox has %q, %v", step, r.Stdout.Bytes(), err)
+		if got := printed(t, m, session.WorkflowKey(res.RunID, "side"), "cat log"); got != "other\n" {
+			t.Errorf("from %s: the other sandbox has %q", step, got)
 		}
 	}
 	// Fix the cause of the failure manually before resuming from the step.
 	s, err := m.Get(session.WorkflowKey(res.RunID, record.DefaultName))
 	checktest.Must(t, err)
 	checktest.Must(t, s.Rollback(t.Context(), "cp.two.1"))
-	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "touch ok"}); err != nil {
-		t.Fatal(err)
-	}
+	printed(t, m, s.Key(), "touch ok")
 	checktest.Must(t, s.RemoveSnapshot(t.Context(), "cp.two.1"))
-	if _, err := s.Snapshot(t.Context(), "cp.two.1"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.Snapshot(t.Context(), "cp.two.1")
+	checktest.Must(t, err)
 	res, err = e.ResumeFrom(t.Context(), wf, j.entries(t), "three")
 	if err != nil || res.Output.(map[string]any)["stdout"] != "one\ntwo\nthree\n" {
 		t.Fatalf("%+v, %v", res, err)
@@ -176,16 +187,13 @@ steps:
 	e := workflow.NewEngine(m, nil, &workflow.Options{Journal: j})
 	res, err := e.Run(t.Context(), wf, nil)
 	for _, step := range []string{"end", "each", "begin", ""} {
-		var failed *workflow.Error
-		if !errors.As(err, &failed) || failed.Step != "end" || failed.Code != "exit_code" {
+		failed, ok := errors.AsType[*workflow.Error](err)
+		if !ok || failed.Step != "end" || failed.Code != "exit_code" {
 			t.Fatalf("before %s: %+v, %v", step, res, err)
 		}
-		s, err2 := m.Get(session.WorkflowKey(res.RunID, record.DefaultName))
-		if err2 != nil {
-			t.Fatal(err2)
-		}
-		if r, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "cat f; ls"}); err != nil || string(r.Stdout.Bytes()) != "base\n2\nf\n" {
-			t.Errorf("before %s: %q, %v", step, r.Stdout.Bytes(), err)
+		key := session.WorkflowKey(res.RunID, record.DefaultName)
+		if got := printed(t, m, key, "cat f; ls"); got != "base\n2\nf\n" {
+			t.Errorf("before %s: %q", step, got)
 		}
 		if open := m.InScope(record.Scope{Namespace: record.NamespaceWorkflow, ID: res.RunID}); len(open) != 1 {
 			t.Errorf("%d sandboxes are open, want the run's", len(open))
@@ -326,9 +334,7 @@ steps:
   - {id: each, type: for_each, items: [1], fork: true, keep: "true", steps: [{id: a, type: agent, agent: a}]}
 `)
 	for range 2 {
-		if _, err := workflow.NewEngine(m, agent, &workflow.Options{Within: &within}).Run(t.Context(), wf, nil); err != nil {
-			t.Fatal(err)
-		}
+		stops(t, workflow.NewEngine(m, agent, &workflow.Options{Within: &within}), wf, nil)
 	}
 	s, err := m.Get(within.Key(record.DefaultName))
 	checktest.Must(t, err)
@@ -375,9 +381,7 @@ steps:
 	checktest.Must(t, err)
 	files := func() string {
 		t.Helper()
-		r, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "cat log"})
-		checktest.Must(t, err)
-		return string(r.Stdout.Bytes())
+		return printed(t, m, s.Key(), "cat log")
 	}
 	for range 2 {
 		for _, resume := range []func() error{

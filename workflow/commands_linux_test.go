@@ -3,13 +3,11 @@ package workflow_test
 import (
 	"context"
 	"errors"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/firebase/genkit/go/ai"
 
-	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/sandbox"
@@ -72,44 +70,17 @@ func (a *starters) RunAgent(ctx context.Context, name string, _ map[string]any) 
 // talk has a conversation of two turns with two calls each. All calls start a command. The third result contains the
 // command id, and the fourth result is never recorded.
 func (a *starters) talk(ctx context.Context, rec *transcript.Recorder) error {
-	if err := rec.Define(ctx, "talk"); err != nil {
-		return err
-	}
-	past, err := rec.Progress()
-	if err != nil {
-		return err
-	}
-	hooks, messages := rec.Hooks(), past.Messages
-	if messages == nil {
-		messages = []*ai.Message{ai.NewUserTextMessage("go")}
-	}
-	for {
-		req := &ai.ModelRequest{Messages: messages, Tools: []*ai.ToolDefinition{{Name: "x"}, {Name: "y"}}}
-		resp, err := hooks.WrapModel(ctx, &ai.ModelParams{Request: req}, twoRounds)
-		if err != nil || len(resp.ToolRequests()) == 0 {
-			return err
+	_, err := converse(ctx, rec, "talk", "go", func(ctx context.Context, past []*ai.Message, i int) (any, error) {
+		id, err := a.start(ctx, i == 0)
+		if err == nil && len(past) > 1 && i == 1 {
+			err = a.stop(ctx)
 		}
-		answers := &ai.Message{Role: ai.RoleTool}
-		for i, p := range resp.ToolRequests() {
-			call := func(ctx context.Context, _ *ai.ToolParams) (*ai.MultipartToolResponse, error) {
-				id, err := a.start(ctx, i == 0)
-				if err == nil && len(messages) > 1 && i == 1 {
-					err = a.stop(ctx)
-				}
-				if len(messages) == 1 {
-					id = "none"
-				}
-				return &ai.MultipartToolResponse{Output: map[string]any{"exec_id": id}}, err
-			}
-			out, err := hooks.WrapTool(ctx, &ai.ToolParams{Request: p.ToolRequest}, call)
-			if err != nil {
-				return err
-			}
-			answer := &ai.ToolResponse{Name: p.ToolRequest.Name, Ref: p.ToolRequest.Ref, Output: out.Output}
-			answers.Content = append(answers.Content, ai.NewToolResponsePart(answer))
+		if len(past) == 1 {
+			id = "none"
 		}
-		messages = append(messages[:len(messages):len(messages)], resp.Message, answers)
-	}
+		return map[string]any{"exec_id": id}, err
+	})
+	return err
 }
 
 // TestInterruptedCommands verifies that a resumed run kills the commands of the interrupted attempt and their
@@ -127,10 +98,7 @@ func TestInterruptedCommands(t *testing.T) {
 	} {
 		t.Run(test.agent+test.ahead.String(), func(t *testing.T) {
 			t.Parallel()
-			dir := t.TempDir()
-			checktest.Must(t, os.Chmod(dir, 0o700))
-			b, err := local.New(t.Context(), &local.Options{StateDir: dir})
-			checktest.Must(t, err)
+			b := newLocal(t)
 			opts := &session.Options{Instance: "commands", Store: record.NewMemoryStore()}
 			manager := func() *session.Manager {
 				m, err := session.NewManager(b, opts)
@@ -155,11 +123,7 @@ steps:
 				entries[i].Time = entries[i].Time.Add(test.ahead)
 			}
 			second := manager()
-			t.Cleanup(func() {
-				if err := errors.Join(second.Close(context.Background()), b.Close()); err != nil {
-					t.Error(err)
-				}
-			})
+			t.Cleanup(func() { checktest.Must(t, errors.Join(second.Close(context.Background()), b.Close())) })
 			agents = &starters{m: second}
 			if _, err := workflow.NewEngine(second, agents, &workflow.Options{Journal: journal}).Resume(t.Context(), wf, entries); err != nil {
 				t.Fatal(err)

@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/firebase/genkit/go/ai"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -26,43 +29,59 @@ type talkers struct {
 }
 
 func (a *talkers) RunAgent(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
-	rec := transcript.Claim(ctx, name)
-	if rec == nil {
-		return workflow.AgentOutput{}, errors.New("no recorder")
-	}
-	if err := rec.Define(ctx, a.is); err != nil {
-		return workflow.AgentOutput{}, err
-	}
-	past, err := rec.Progress()
+	text, err := converse(ctx, transcript.Claim(ctx, name), a.is, fmt.Sprint(name, input["it"]),
+		func(_ context.Context, past []*ai.Message, i int) (any, error) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			call := fmt.Sprint(past[0].Text(), " ", len(past), " ", i)
+			a.calls[call]++
+			return call + strings.Repeat("x", a.large), nil
+		})
 	if err != nil {
 		return workflow.AgentOutput{}, err
 	}
+	return workflow.AgentOutput{Text: text}, a.failure(name)
+}
+
+// converse continues a recorded conversation with the model twoRounds, or begins it with a question. It returns the
+// answer. call returns the result of a tool call: the past messages, and the index of the call in its round.
+func converse(ctx context.Context, rec *transcript.Recorder, digest, question string,
+	call func(ctx context.Context, past []*ai.Message, i int) (any, error)) (string, error) {
+	if rec == nil {
+		return "", errors.New("no recorder")
+	}
+	if err := rec.Define(ctx, digest); err != nil {
+		return "", err
+	}
+	past, err := rec.Progress()
+	if err != nil {
+		return "", err
+	}
 	hooks, messages := rec.Hooks(), past.Messages
 	if messages == nil {
-		messages = []*ai.Message{ai.NewUserTextMessage(fmt.Sprint(name, input["it"]))}
+		messages = []*ai.Message{ai.NewUserTextMessage(question)}
 	}
 	for {
-		resp, err := hooks.WrapModel(ctx, &ai.ModelParams{Request: &ai.ModelRequest{Messages: messages, Tools: []*ai.ToolDefinition{{Name: "x"}, {Name: "y"}}}}, twoRounds)
+		req := &ai.ModelRequest{Messages: messages, Tools: []*ai.ToolDefinition{{Name: "x"}, {Name: "y"}}}
+		resp, err := hooks.WrapModel(ctx, &ai.ModelParams{Request: req}, twoRounds)
 		if err != nil {
-			return workflow.AgentOutput{}, err
+			return "", err
 		}
 		if len(resp.ToolRequests()) == 0 {
-			return workflow.AgentOutput{Text: resp.Text()}, a.failure(name)
+			return resp.Text(), nil
 		}
 		answers := &ai.Message{Role: ai.RoleTool}
 		for i, p := range resp.ToolRequests() {
-			made := func(context.Context, *ai.ToolParams) (*ai.MultipartToolResponse, error) {
-				a.mu.Lock()
-				defer a.mu.Unlock()
-				call := fmt.Sprint(messages[0].Text(), " ", len(messages), " ", i)
-				a.calls[call]++
-				return &ai.MultipartToolResponse{Output: call + strings.Repeat("x", a.large)}, nil
+			made := func(ctx context.Context, _ *ai.ToolParams) (*ai.MultipartToolResponse, error) {
+				out, err := call(ctx, messages, i)
+				return &ai.MultipartToolResponse{Output: out}, err
 			}
 			out, err := hooks.WrapTool(ctx, &ai.ToolParams{Request: p.ToolRequest}, made)
 			if err != nil {
-				return workflow.AgentOutput{}, err
+				return "", err
 			}
-			answers.Content = append(answers.Content, ai.NewToolResponsePart(&ai.ToolResponse{Name: p.ToolRequest.Name, Ref: p.ToolRequest.Ref, Output: out.Output}))
+			answer := &ai.ToolResponse{Name: p.ToolRequest.Name, Ref: p.ToolRequest.Ref, Output: out.Output}
+			answers.Content = append(answers.Content, ai.NewToolResponsePart(answer))
 		}
 		messages = append(messages[:len(messages):len(messages)], resp.Message, answers)
 	}
@@ -127,20 +146,15 @@ func TestConversationsContinue(t *testing.T) {
 			t.Fatalf("cut %d: the first process: %v", cut, err)
 		}
 		before := journal.entries(t)
-		unrecorded := map[string]int{}
-		for call, n := range a.calls {
-			unrecorded[call] = n
-		}
+		unrecorded := maps.Clone(a.calls)
 		for _, line := range journal.lines {
 			for call := range unrecorded {
 				unrecorded[call] -= bytes.Count(line, []byte(`{"output":"`+call+`"}`))
 			}
 		}
 		a.fails["flaky"] = 1 // the recorded failure does not repeat, but the agent fails again
-		for _, e := range before {
-			if e.Retry {
-				a.fails["flaky"] = 0
-			}
+		if slices.ContainsFunc(before, func(e workflow.Entry) bool { return e.Retry }) {
+			a.fails["flaky"] = 0
 		}
 		journal.room = -1
 		got, err := engine.Resume(t.Context(), wf, before)
@@ -164,12 +178,9 @@ func TestContinueWithoutJournal(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")
 	a, journal := &talkers{calls: map[string]int{}, fails: map[string]int{}}, &cutJournal{room: 4} // with the first result
-	if _, err := workflow.NewEngine(nil, a, &workflow.Options{Journal: journal}).Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
-		t.Fatal(err)
-	}
-	if _, err := workflow.NewEngine(nil, a, nil).Resume(t.Context(), wf, journal.entries(t)); err != nil {
-		t.Fatal(err)
-	}
+	stops(t, workflow.NewEngine(nil, a, &workflow.Options{Journal: journal}), wf, workflow.ErrJournal)
+	_, err := workflow.NewEngine(nil, a, nil).Resume(t.Context(), wf, journal.entries(t))
+	checktest.Must(t, err)
 	if a.calls["talk<nil> 1 0"] != 1 || a.calls["talk<nil> 1 1"] != 2 || a.calls["talk<nil> 3 0"] != 1 {
 		t.Errorf("calls: %v", a.calls)
 	}
@@ -186,9 +197,7 @@ func TestLargeConversation(t *testing.T) {
 	engine := workflow.NewEngine(nil, a, &workflow.Options{Journal: journal, OnEvent: func(ev workflow.Event) {
 		lost, turns = lost+ev.Lost, turns+ev.Turns
 	}})
-	if _, err := engine.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
-		t.Fatal(err)
-	}
+	stops(t, engine, wf, workflow.ErrJournal)
 	before := journal.entries(t)
 	if last := string(before[len(before)-1].Conversation); !strings.Contains(last, `"lost":`) {
 		t.Fatalf("the record ends with %.100s", last)
@@ -215,9 +224,7 @@ func TestChangedAgent(t *testing.T) {
 			said = append(said, fmt.Sprint(ev.Path, " ", ev.Repeats, " ", ev.Lost))
 		}
 	}})
-	if _, err := engine.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
-		t.Fatal(err)
-	}
+	stops(t, engine, wf, workflow.ErrJournal)
 	a.is, journal.room = "another", 6 // two entries of the resumed run, one for the new start, and the first round
 	if _, err := engine.Resume(t.Context(), wf, journal.entries(t)); !errors.Is(err, workflow.ErrJournal) {
 		t.Fatal(err)
@@ -226,9 +233,8 @@ func TestChangedAgent(t *testing.T) {
 		t.Errorf("calls: %v", a.calls)
 	}
 	journal.room = -1
-	if _, err := engine.Resume(t.Context(), wf, journal.entries(t)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := engine.Resume(t.Context(), wf, journal.entries(t))
+	checktest.Must(t, err)
 	if a.calls["talk<nil> 1 0"] != 2 || a.calls["talk<nil> 3 1"] != 1 {
 		t.Errorf("calls: %v", a.calls)
 	}
@@ -243,9 +249,7 @@ func TestSpoiledConversations(t *testing.T) {
 	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")
 	journal := &cutJournal{room: 6} // both rounds without the last result
 	engine := workflow.NewEngine(nil, &talkers{calls: map[string]int{}}, &workflow.Options{Journal: journal})
-	if _, err := engine.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
-		t.Fatal(err)
-	}
+	stops(t, engine, wf, workflow.ErrJournal)
 	if _, err := engine.Resume(t.Context(), wf, journal.entries(t)); !errors.Is(err, workflow.ErrJournal) {
 		t.Fatalf("as it is: %v", err) // because the journal is full
 	}

@@ -333,9 +333,7 @@ steps:
 		}
 		return out, nil
 	})
-	if _, err := workflow.NewEngine(nil, coder, &workflow.Options{Journal: journal}).Run(t.Context(), wf, nil); err != nil {
-		t.Fatal(err)
-	}
+	stops(t, workflow.NewEngine(nil, coder, &workflow.Options{Journal: journal}), wf, nil)
 	var kept []float64
 	for _, e := range journal.entries(t) {
 		if e.CostUSD != nil {

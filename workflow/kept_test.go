@@ -75,6 +75,7 @@ type processes struct {
 	*saving
 	opts session.Options
 	cutJournal
+	m   *session.Manager // manager of the latest process
 	mu  sync.Mutex
 	ran []string // sandboxes of the commands, in order
 	env []string // environment of the latest command
@@ -98,13 +99,21 @@ func newProcesses(t *testing.T) *processes {
 }
 
 // start returns the engine of the next process, which dies after room journal entries. The caller must call end.
-func (p *processes) start(t *testing.T, room int, a agents) (e *workflow.Engine, m *session.Manager, end func()) {
+func (p *processes) start(t *testing.T, room int, a agents) (e *workflow.Engine, end func()) {
 	t.Helper()
 	m, err := session.NewManager(p.saving, &p.opts)
 	checktest.Must(t, err)
-	p.room = room
+	p.m, p.room = m, room
 	end = func() { checktest.Must(t, m.Detach(context.Background())) }
-	return workflow.NewEngine(m, a, &workflow.Options{Journal: &p.cutJournal}), m, end
+	return workflow.NewEngine(m, a, &workflow.Options{Journal: &p.cutJournal}), end
+}
+
+// interrupt runs a workflow in a process that dies after room journal entries.
+func (p *processes) interrupt(t *testing.T, room int, a agents, wf *workflow.Workflow) {
+	t.Helper()
+	e, end := p.start(t, room, a)
+	stops(t, e, wf, workflow.ErrInterrupted)
+	end()
 }
 
 // lose removes all sandboxes from the engine.
@@ -122,7 +131,7 @@ func TestSlowStep(t *testing.T) {
 	t.Parallel()
 	p := newProcesses(t)
 	p.opts.IdleTimeout, p.opts.ReapEvery = 50*time.Millisecond, 10*time.Millisecond
-	e, _, end := p.start(t, -1, func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
+	e, end := p.start(t, -1, func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
 		time.Sleep(time.Second)
 		return workflow.AgentOutput{}, nil
 	})
@@ -144,28 +153,23 @@ func TestCheckpointAfterResume(t *testing.T) {
 checkpoints: true
 sandbox: {image: a}
 steps: [{id: one, type: exec, command: x}, {id: two, type: agent, agent: y}, {id: three, type: exec, command: bad}]`)
-	first, _, end := p.start(t, 4, echo)
-	if _, err := first.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrInterrupted) {
-		t.Fatal(err)
-	}
-	end()
-	var m *session.Manager
+	p.interrupt(t, 4, echo, wf)
 	open := 0
-	next, m, end := p.start(t, -1, func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
+	next, end := p.start(t, -1, func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
 		run, _ := session.RunFromContext(ctx)
-		open = len(m.InScope(run.Scope()))
+		open = len(p.m.InScope(run.Scope()))
 		return workflow.AgentOutput{}, nil
 	})
 	_, err := next.Resume(t.Context(), wf, p.entries(t))
-	var failed *workflow.Error
-	if !errors.As(err, &failed) || failed.Step != "three" || open != 1 {
+	if failed, ok := errors.AsType[*workflow.Error](err); !ok || failed.Step != "three" || open != 1 {
 		t.Fatalf("%v, %d sandboxes were open during step two", err, open)
 	}
 	end()
-	last, _, end := p.start(t, -1, echo)
+	last, end := p.start(t, -1, echo)
 	defer end()
 	_, err = last.ResumeFrom(t.Context(), wf, p.entries(t), "three")
-	if !errors.As(err, &failed) || failed.Step != "three" || len(p.ran) != 3 || p.ran[2] != p.ran[0] {
+	failed, ok := errors.AsType[*workflow.Error](err)
+	if !ok || failed.Step != "three" || len(p.ran) != 3 || p.ran[2] != p.ran[0] {
 		t.Errorf("%v, the commands ran in %q", err, p.ran)
 	}
 }
@@ -205,20 +209,14 @@ func TestResumedBranch(t *testing.T) {
 			p := newProcesses(t)
 			wf := parse(t, "sandbox: {image: a}\nsteps: ["+isolated(test.fork, test.settings,
 				test.before+", {id: open, type: agent, agent: open}, {id: b, type: exec, command: x}")+"]\n")
-			var m *session.Manager
 			open := func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
 				run, _ := session.RunFromContext(ctx)
-				_, _, err := m.Open(ctx, run.Key(session.SessionNameFromContext(ctx)), session.Request{Image: "a"})
+				_, _, err := p.m.Open(ctx, run.Key(session.SessionNameFromContext(ctx)), session.Request{Image: "a"})
 				return workflow.AgentOutput{}, err
 			}
-			first, m, end := p.start(t, 5, open)
-			if _, err := first.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrInterrupted) {
-				t.Fatal(err)
-			}
-			end()
+			p.interrupt(t, 5, open, wf)
 			p.lose(t)
-			next, m2, end := p.start(t, -1, open)
-			m = m2
+			next, end := p.start(t, -1, open)
 			defer end()
 			res, err := next.Resume(t.Context(), wf, p.entries(t))
 			lost := err != nil && strings.Contains(err.Error(), "the files of the isolated sandbox are lost")
@@ -237,31 +235,22 @@ func TestResumedBranch(t *testing.T) {
 func TestTimeoutInBranch(t *testing.T) {
 	t.Parallel()
 	for _, fork := range []bool{false, true} {
-		timeoutInBranch(t, fork)
-	}
-}
-
-func timeoutInBranch(t *testing.T, fork bool) {
-	t.Helper()
-	p := newProcesses(t)
-	wf := parse(t, "sandbox: {image: a}\nsteps: ["+isolated(fork, ", timeout: 2s", "{id: a, type: exec, command: x}, "+
-		"{id: b, type: agent, agent: y}, {id: c, type: exec, command: x}")+"]\n")
-	first, _, end := p.start(t, 6, func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
-		<-ctx.Done()
-		return workflow.AgentOutput{}, ctx.Err()
-	})
-	if _, err := first.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrInterrupted) {
-		t.Fatal(err)
-	}
-	end()
-	next, m, end := p.start(t, -1, echo)
-	defer end()
-	res, err := next.Resume(t.Context(), wf, p.entries(t))
-	if err != nil || len(p.ran) != 2 || p.ran[0] != p.ran[1] {
-		t.Fatalf("%+v, %v, the commands ran in %q", res, err, p.ran)
-	}
-	if n := left(t, m, res.RunID); n != 0 {
-		t.Errorf("%d sandboxes are left", n)
+		p := newProcesses(t)
+		wf := parse(t, "sandbox: {image: a}\nsteps: ["+isolated(fork, ", timeout: 2s", "{id: a, type: exec, command: x}, "+
+			"{id: b, type: agent, agent: y}, {id: c, type: exec, command: x}")+"]\n")
+		p.interrupt(t, 6, func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
+			<-ctx.Done()
+			return workflow.AgentOutput{}, ctx.Err()
+		}, wf)
+		next, end := p.start(t, -1, echo)
+		t.Cleanup(end)
+		res, err := next.Resume(t.Context(), wf, p.entries(t))
+		if err != nil || len(p.ran) != 2 || p.ran[0] != p.ran[1] {
+			t.Fatalf("%+v, %v, the commands ran in %q", res, err, p.ran)
+		}
+		if n := left(t, p.m, res.RunID); n != 0 {
+			t.Errorf("%d sandboxes are left", n)
+		}
 	}
 }
 
@@ -282,23 +271,16 @@ func TestResumedSandboxes(t *testing.T) {
 			t.Parallel()
 			p := newProcesses(t)
 			wf := parse(t, test.src, "{mode: code, image: a, env: {A: b}}")
-			var m *session.Manager
 			open := 0
 			look := func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
 				run, _ := session.RunFromContext(ctx)
-				if _, err := m.Get(run.Key(session.SessionNameFromContext(ctx))); err == nil {
+				if _, err := p.m.Get(run.Key(session.SessionNameFromContext(ctx))); err == nil {
 					open++
 				}
 				return workflow.AgentOutput{}, nil
 			}
-			first, m1, end := p.start(t, test.room, look)
-			m = m1
-			if _, err := first.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrInterrupted) {
-				t.Fatal(err)
-			}
-			end()
-			next, m2, end := p.start(t, -1, look)
-			m = m2
+			p.interrupt(t, test.room, look, wf)
+			next, end := p.start(t, -1, look)
 			defer end()
 			open = 0
 			_, err := next.Resume(t.Context(), wf, p.entries(t))
@@ -326,23 +308,16 @@ func TestResumedUnderPolicy(t *testing.T) {
 			t.Parallel()
 			p := newProcesses(t)
 			p.opts.Images = onlyA{}
-			var m *session.Manager
 			var ids []string
 			agent := func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
 				run, _ := session.RunFromContext(ctx)
-				s, _, err := m.Open(ctx, run.Key(test.sandbox), session.Request{Image: "a"})
+				s, _, err := p.m.Open(ctx, run.Key(test.sandbox), session.Request{Image: "a"})
 				checktest.Must(t, err)
 				ids = append(ids, s.ID())
 				return workflow.AgentOutput{}, nil
 			}
-			first, m1, end := p.start(t, test.room, agent)
-			m = m1
-			if _, err := first.Run(t.Context(), test.wf, nil); !errors.Is(err, workflow.ErrInterrupted) {
-				t.Fatal(err)
-			}
-			end()
-			next, m2, end := p.start(t, -1, agent)
-			m = m2
+			p.interrupt(t, test.room, agent, test.wf)
+			next, end := p.start(t, -1, agent)
 			defer end()
 			_, err := next.Resume(t.Context(), test.wf, p.entries(t))
 			if err != nil || len(ids) < 2 || ids[0] != ids[len(ids)-1] {
@@ -359,14 +334,12 @@ func TestForkDuringOutage(t *testing.T) {
 	wf := parse(t, `
 sandbox: {image: a}
 steps: [{id: f, type: for_each, items: [1, 2], fork: true, steps: [{id: c, type: exec, command: x}]}]`)
-	e, _, end := p.start(t, -1, nil)
+	e, end := p.start(t, -1, nil)
 	p.down.Store(true)
-	if _, err := e.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrInterrupted) {
-		t.Fatal(err)
-	}
+	stops(t, e, wf, workflow.ErrInterrupted)
 	end()
 	p.down.Store(false)
-	e, _, end = p.start(t, -1, nil)
+	e, end = p.start(t, -1, nil)
 	defer end()
 	if _, err := e.Resume(t.Context(), wf, p.entries(t)); err != nil || len(p.ran) != 2 {
 		t.Errorf("%v, the commands ran in %q", err, p.ran)
@@ -387,7 +360,7 @@ func TestRefusedWhenResumed(t *testing.T) {
 		if i == 0 {
 			room = 3
 		}
-		e, _, end := p.start(t, room, echo)
+		e, end := p.start(t, room, echo)
 		var err error
 		if i == 0 {
 			_, err = e.Run(t.Context(), wf, nil)
@@ -422,12 +395,8 @@ func TestEngineDown(t *testing.T) {
 	for step, needs := range map[string]bool{command: true, agent: false} {
 		p := newProcesses(t)
 		wf := parse(t, "checkpoints: true\nsandbox: {image: a}\nsteps: ["+step+", {id: b, type: agent, agent: y}]\n")
-		first, _, end := p.start(t, 4, echo)
-		if _, err := first.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrInterrupted) {
-			t.Fatal(err)
-		}
-		end()
-		next, _, end := p.start(t, -1, echo)
+		p.interrupt(t, 4, echo, wf)
+		next, end := p.start(t, -1, echo)
 		p.down.Store(true)
 		res, err := next.Resume(t.Context(), wf, p.entries(t))
 		if res == nil || errors.Is(err, workflow.ErrInterrupted) != needs || !needs && err != nil {
@@ -445,22 +414,15 @@ func TestLostConversation(t *testing.T) {
 	p := newProcesses(t)
 	wf := parse(t, "steps: [{id: a, type: agent, agent: y, sandbox: isolated}]")
 	talk := &talkers{calls: map[string]int{}, fails: map[string]int{}}
-	var m *session.Manager
 	agent := func(ctx context.Context, name string, in map[string]any) (workflow.AgentOutput, error) {
 		run, _ := session.RunFromContext(ctx)
-		_, _, err := m.Open(ctx, run.Key(session.SessionNameFromContext(ctx)), session.Request{Image: "a"})
+		_, _, err := p.m.Open(ctx, run.Key(session.SessionNameFromContext(ctx)), session.Request{Image: "a"})
 		checktest.Must(t, err)
 		return talk.RunAgent(ctx, name, in)
 	}
-	first, m1, end := p.start(t, 4, agent)
-	m = m1
-	if _, err := first.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrInterrupted) {
-		t.Fatal(err)
-	}
-	end()
+	p.interrupt(t, 4, agent, wf)
 	p.lose(t)
-	next, m2, end := p.start(t, -1, agent)
-	m = m2
+	next, end := p.start(t, -1, agent)
 	defer end()
 	before := len(p.entries(t))
 	res, err := next.Resume(t.Context(), wf, p.entries(t))
@@ -478,19 +440,19 @@ func TestResultsAfterCleanup(t *testing.T) {
 outputs: [f]
 sandbox: {image: a}
 steps: [{id: a, type: exec, command: x}, {id: b, type: exec, command: x, sandbox: b}]`)
-	first, m, end := p.start(t, 4, echo)
+	first, end := p.start(t, 4, echo)
 	res, err := first.Run(t.Context(), wf, nil)
 	if !errors.Is(err, workflow.ErrInterrupted) {
 		t.Fatal(err)
 	}
-	checktest.Must(t, m.CloseSession(t.Context(), session.WorkflowKey(res.RunID, "default"), session.CloseOptions{}))
+	checktest.Must(t, p.m.CloseSession(t.Context(), session.WorkflowKey(res.RunID, "default"), session.CloseOptions{}))
 	end()
 	results := t.TempDir()
 	made := runfiles.Made{Source: "w.yaml", Outputs: patch.Tree{"f": {Mode: 0o644, Content: []byte("x")}}}
 	checktest.Must(t, runfiles.Dir(results).Save(res.RunID, made))
-	_, m, end = p.start(t, -1, echo)
+	_, end = p.start(t, -1, echo)
 	defer end()
-	next := workflow.NewEngine(m, agents(echo), &workflow.Options{Journal: &p.cutJournal, Results: results})
+	next := workflow.NewEngine(p.m, agents(echo), &workflow.Options{Journal: &p.cutJournal, Results: results})
 	if res, err = next.Resume(t.Context(), wf, p.entries(t)); err != nil || string(res.Outputs["f"].Content) != "x" {
 		t.Errorf("%+v, %v", res, err)
 	}
@@ -501,7 +463,7 @@ steps: [{id: a, type: exec, command: x}, {id: b, type: exec, command: x, sandbox
 func TestForksAfterFailure(t *testing.T) {
 	t.Parallel()
 	p := newProcesses(t)
-	_, m, end := p.start(t, -1, echo)
+	_, end := p.start(t, -1, echo)
 	defer end()
 	within := session.Run{Namespace: record.NamespaceWorkflow, ID: session.NewRunID()}
 	answer := func(_ context.Context, name string, _ map[string]any) (workflow.AgentOutput, error) {
@@ -514,8 +476,8 @@ func TestForksAfterFailure(t *testing.T) {
 	}
 	wf := parse(t, src+"  - {id: f, type: for_each, items: [1, 2, 3, 4, 5, 6, 7, 8], fork: true, "+
 		"steps: [{id: a, type: agent, agent: small}]}\n")
-	_, err := workflow.NewEngine(m, agents(answer), &workflow.Options{Within: &within}).Run(t.Context(), wf, nil)
-	n := len(m.InScope(within.Scope()))
+	_, err := workflow.NewEngine(p.m, agents(answer), &workflow.Options{Within: &within}).Run(t.Context(), wf, nil)
+	n := len(p.m.InScope(within.Scope()))
 	if n != 1 || err == nil || !strings.Contains(err.Error(), "the run's data exceeds") {
 		t.Errorf("%d sandboxes are open: %v", n, err)
 	}

@@ -39,8 +39,7 @@ func TestLoadErrors(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
 			t.Parallel()
 			_, err := workflow.Load(file, &workflow.LoadOptions{Agents: knownAgents})
-			var problems frontmatter.Errors
-			if !errors.As(err, &problems) {
+			if _, ok := errors.AsType[frontmatter.Errors](err); !ok {
 				t.Fatalf("Load = %v, want frontmatter.Errors", err)
 			}
 			got := strings.ReplaceAll(err.Error(), file, filepath.Base(file)) + "\n"
@@ -190,9 +189,7 @@ func TestWhatRunsFindOut(t *testing.T) {
 	if err := wf.CheckWorkspace(t.Context()); err != nil {
 		t.Errorf("CheckWorkspace of a directory: %v", err)
 	}
-	if err = errors.Join(os.Remove(wf.Workspace().Dir), os.Symlink(t.TempDir(), wf.Workspace().Dir)); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(t, errors.Join(os.Remove(wf.Workspace().Dir), os.Symlink(t.TempDir(), wf.Workspace().Dir)))
 	if err := wf.CheckWorkspace(t.Context()); err == nil || !strings.Contains(err.Error(), ":3:14: ") || !strings.Contains(err.Error(), "leads outside") {
 		t.Errorf("CheckWorkspace of a link that leads out: %v", err)
 	}

@@ -2,6 +2,7 @@ package workflow_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -74,6 +75,14 @@ func parse(t testing.TB, src string, sandbox ...string) *workflow.Workflow {
 	wf, err := workflow.Parse("test.yaml", []byte(src), opts)
 	checktest.Must(t, err)
 	return wf
+}
+
+// stops runs a workflow without input, which must end with the error, or without one if want is nil.
+func stops(t testing.TB, e *workflow.Engine, wf *workflow.Workflow, want error) {
+	t.Helper()
+	if _, err := e.Run(t.Context(), wf, nil); !errors.Is(err, want) {
+		t.Fatal(err)
+	}
 }
 
 // recorder stores the events of an engine.

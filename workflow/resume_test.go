@@ -258,9 +258,7 @@ func TestResumeNumbers(t *testing.T) {
 		t.Fatalf("the run itself: %v", got)
 	}
 	journal := &cutJournal{room: 4}
-	if _, err := workflow.NewEngine(nil, nil, &workflow.Options{Journal: journal}).Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
-		t.Fatal(err)
-	}
+	stops(t, workflow.NewEngine(nil, nil, &workflow.Options{Journal: journal}), wf, workflow.ErrJournal)
 	journal.room = -1
 	got, err := workflow.NewEngine(nil, nil, &workflow.Options{Journal: journal}).Resume(t.Context(), wf, journal.entries(t))
 	checktest.Must(t, err)
@@ -296,9 +294,7 @@ func TestResumeRefuses(t *testing.T) {
 	wf := parse(t, "steps: [{id: a, type: agent, agent: x}, {id: b, type: end}]")
 	journal := &cutJournal{room: -1}
 	engine := workflow.NewEngine(nil, newResumeAgents(), &workflow.Options{Journal: journal})
-	if _, err := engine.Run(t.Context(), wf, nil); err != nil {
-		t.Fatal(err)
-	}
+	stops(t, engine, wf, nil)
 	all := journal.entries(t)
 	changed := parse(t, "steps: [{id: a, type: agent, agent: y}, {id: b, type: end}]")
 	strange := slices.Clone(all[:3])

@@ -39,9 +39,7 @@ func newManager(t *testing.T) *session.Manager {
 		for _, info := range retained {
 			err = errors.Join(err, engine.Remove(ctx, info.ID, backend.RemoveOptions{Volumes: true}))
 		}
-		if err := errors.Join(append(errs, err, engine.Close())...); err != nil {
-			t.Error(err)
-		}
+		checktest.Must(t, errors.Join(append(errs, err, engine.Close())...))
 	})
 	return m
 }
@@ -354,9 +352,7 @@ steps:
 		if len(gate.opened) != want || (err == nil) != (want == 0) {
 			t.Errorf("%s: opened %v, %+v, %v", host, gate.opened, res, err)
 		}
-		if err := second.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		checktest.Must(t, second.Close(t.Context()))
 	}
 }
 
