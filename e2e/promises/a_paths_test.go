@@ -149,8 +149,7 @@ func refusedDir(t *testing.T, b *testSandbox, cwd string) {
 		t.Errorf("a command in %s: %v", cwd, out)
 	}
 	res, err := b.s.Stream(context.Background(), sandbox.ExecRequest{Argv: []string{"pwd"}, Dir: cwd}, sandbox.Streams{})
-	var launch *sandbox.LaunchError
-	if !errors.As(err, &launch) || launch.Reason != sandbox.LaunchBadDir {
+	if launch, ok := errors.AsType[*sandbox.LaunchError](err); !ok || launch.Reason != sandbox.LaunchBadDir {
 		t.Errorf("streamed in %s: %+v, %v", cwd, res, err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -158,12 +159,9 @@ func message(out obj) string {
 // fails verifies that an output is an error of one of the classes.
 func fails(t testing.TB, what string, out obj, want ...toolspec.Code) {
 	t.Helper()
-	for _, c := range want {
-		if code(out) == c {
-			return
-		}
+	if !slices.Contains(want, code(out)) {
+		t.Errorf("%s: %.300v, want an error of class %v", what, out, want)
 	}
-	t.Errorf("%s: %.300v, want an error of class %v", what, out, want)
 }
 
 // sh runs a shell line, which must succeed, and returns the standard output.

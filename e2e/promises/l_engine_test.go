@@ -238,20 +238,14 @@ func oldEngine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "old.sock")
 	l, err := net.Listen("unix", path)
 	must(t, err)
-	srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+	handler := http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Api-Version", "1.40")
 		rw.Header().Set("Ostype", "linux")
 		_, _ = rw.Write([]byte("OK")) // a failure shows as a wrong error class
-	})}
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = srv.Serve(l) // ends with Close
-	}()
-	defer func() {
-		_ = srv.Close()
-		<-served
-	}()
+	})
+	srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: handler}}
+	srv.Start()
+	defer srv.Close()
 	if b, err := w.engine.connect(t.Context(), connection{address: "unix://" + path}); !errors.Is(err, backend.ErrUnsupported) {
 		t.Errorf("an engine of API 1.40: %v, %v", b, err)
 	}
