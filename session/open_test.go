@@ -50,9 +50,9 @@ func refuses(t testing.TB, m *session.Manager, key session.Key, req session.Requ
 // differs verifies that a key cannot be opened, because its sandbox differs from the request in the specified fields.
 func differs(t testing.TB, m *session.Manager, key session.Key, req session.Request, fields ...string) {
 	t.Helper()
-	var conflict *session.ConflictError
 	_, _, err := m.Open(t.Context(), key, req)
-	if !errors.As(err, &conflict) || !slices.Equal(slices.Sorted(slices.Values(conflict.Fields)), fields) {
+	conflict, ok := errors.AsType[*session.ConflictError](err)
+	if !ok || !slices.Equal(slices.Sorted(slices.Values(conflict.Fields)), fields) {
 		t.Errorf("Open(%s, %s) = %v, want a ConflictError about %q", key, req.Image, err, fields)
 	}
 }
@@ -223,8 +223,7 @@ func TestFailedOpens(t *testing.T) {
 		if !errors.Is(err, want) || s != nil || created {
 			t.Errorf("Open = %v, %v, %v, want %v", s, created, err, want)
 		}
-		var typed *backend.Error
-		if !errors.As(err, &typed) || typed.Op != "Open" || typed.Backend != "processes" {
+		if typed, ok := errors.AsType[*backend.Error](err); !ok || typed.Op != "Open" || typed.Backend != "processes" {
 			t.Errorf("%v does not name its call", err)
 		}
 	}
