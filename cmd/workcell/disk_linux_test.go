@@ -21,11 +21,7 @@ func newDisk(t *testing.T) (dir string, u user) {
 	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=1m,mode=700"); err != nil {
 		t.Fatalf("these tests mount a small file system, which root may: %v", err)
 	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { checktest.Must(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
 	u = newUser(t, "local")
 	u.environ = append(u.environ, "WORKCELL_STATE_DIR="+dir) // the last entry is used
 	t.Cleanup(func() { removeSandboxes(t, u.environ, "local") })
@@ -103,11 +99,7 @@ func TestStateWithoutOwners(t *testing.T) {
 	u.run(0, "sandbox", "exec", "lab", "--", "sh", "-c", "echo kept > file")
 	owners := state.Dir(dir).File() + "-owners"
 	checktest.Must(t, syscall.Mount(owners, owners, "", syscall.MS_BIND, ""))
-	unmount := func() {
-		if err := syscall.Unmount(owners, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	}
+	unmount := func() { checktest.Must(t, syscall.Unmount(owners, syscall.MNT_DETACH)) }
 	defer unmount()
 	checktest.Must(t, syscall.Mount("none", owners, "", syscall.MS_REMOUNT|syscall.MS_BIND|syscall.MS_RDONLY, ""))
 	u.refuses("cannot write the state file", "--state-dir")

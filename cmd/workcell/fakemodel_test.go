@@ -80,7 +80,5 @@ func TestErrorsHaveNoKey(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	checktest.Must(t, err)
 }

@@ -60,9 +60,7 @@ func TestReaperGivesUp(t *testing.T) {
 				"--state-dir", dir)
 			cmd.Env = []string{"DOCKER_HOST=unix:///nonexistent", "WORKCELL_DEBUG=1"}
 			out, err := cmd.StderrPipe() // it reports the missing engine here
-			if err = errors.Join(err, cmd.Start()); err != nil {
-				t.Fatal(err)
-			}
+			checktest.Must(t, errors.Join(err, cmd.Start()))
 			sweeps := 0
 			for lines := bufio.NewScanner(out); sweeps < 2 && lines.Scan(); {
 				t.Log(lines.Text())

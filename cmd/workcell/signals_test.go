@@ -86,8 +86,7 @@ func (r *running) ends(code int) {
 	select {
 	case err := <-r.done:
 		got := 0
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			got = exit.ExitCode()
 		}
 		if got != code {
