@@ -29,7 +29,7 @@ func newLocal(t *testing.T) backend.SandboxBackend {
 	return b
 }
 
-// printed returns what a command in an open sandbox prints.
+// printed returns the output of a command in an open sandbox.
 func printed(t *testing.T, m *session.Manager, key session.Key, command string) string {
 	t.Helper()
 	s, err := m.Get(key)
