@@ -111,16 +111,9 @@ func (o object) set(name string, value json.RawMessage) object {
 	return append(o, field{name, value})
 }
 
-// drop returns o without the given folded names, and the number of removed members.
-func (o object) drop(folded ...string) (object, int) {
-	before := len(o)
-	o = slices.DeleteFunc(o, func(f field) bool { return slices.Contains(folded, fold(f.name)) })
-	return o, before - len(o)
-}
-
-// only returns o with only the given folded names.
-func (o object) only(folded ...string) object {
-	return slices.DeleteFunc(o, func(f field) bool { return !slices.Contains(folded, fold(f.name)) })
+// drop returns o without the given folded names.
+func (o object) drop(folded ...string) object {
+	return slices.DeleteFunc(o, func(f field) bool { return slices.Contains(folded, fold(f.name)) })
 }
 
 func (o object) bytes() json.RawMessage {
@@ -181,7 +174,6 @@ type checked struct {
 	model   string
 	stream  bool
 	body    []byte
-	removed int     // removed tools
 	input   int64   // estimated tokens of the request
 	longest int64   // maximum tokens of the answer; zero if neither the request nor a budget limits it
 	cost    float64 // maximum cost of request and answer in USD
@@ -227,11 +219,11 @@ func (c *checked) walk(r route, g Grant, raw []byte) (object, error) {
 			return nil, forbid("content stored at the provider is not allowed: send all content, without %.40s", f.name)
 		}
 	}
-	o = c.dropFields(r.dialect, g.Web, o)
+	o = dropFields(r.dialect, g.Web, o)
 	if o, err = c.checkAnswers(r, g, o); err != nil {
 		return nil, err
 	}
-	if o, err = c.checkTools(r.dialect, g.Web, o); err != nil {
+	if o, err = checkTools(r.dialect, g.Web, o); err != nil {
 		return nil, err
 	}
 	for _, name := range []string{"messages", "system", "input", "contents", "systeminstruction"} {
@@ -275,16 +267,13 @@ var errStored = forbid("content stored at the provider is not allowed: send all 
 func forbid(format string, args ...any) error { return refuse(http.StatusForbidden, format, args...) }
 
 // dropFields removes the forbidden fields.
-func (c *checked) dropFields(d Dialect, web bool, o object) object {
-	o, _ = o.drop(priced...)
-	o, dropped := o.drop(providerSide...)
-	c.removed += dropped
+func dropFields(d Dialect, web bool, o object) object {
+	o = o.drop(priced...).drop(providerSide...)
 	if !web {
-		o, dropped = o.drop(searching...)
-		c.removed += dropped
+		o = o.drop(searching...)
 	}
 	if d == OpenAIChat {
-		o = o.only(chatFields...)
+		o = slices.DeleteFunc(o, func(f field) bool { return !slices.Contains(chatFields, fold(f.name)) })
 	}
 	return o
 }
@@ -355,7 +344,7 @@ func (c *checked) checkLengths(r route, g Grant, o object) (object, error) {
 	c.longest = min(wanted, max(c.left(c), leastAnswer))
 	c.short = c.longest < wanted
 	for _, name := range names[1:] {
-		o, _ = o.drop(fold(name))
+		o = o.drop(fold(name))
 	}
 	return o.set(names[0], strconv.AppendInt(nil, c.longest, 10)), nil
 }
@@ -377,7 +366,7 @@ func (c *checked) checkModel(r route, g Grant, o object) (object, error) {
 		return nil, errors.New("stream is not a boolean")
 	}
 	if r.dialect == Gemini { // the model is in the path
-		o, _ = o.drop("model")
+		o = o.drop("model")
 	} else {
 		var ok bool
 		if c.model, ok = o.text("model"); !ok {
@@ -400,7 +389,7 @@ func withUsage(o object) (object, error) {
 }
 
 // checkTools removes provider tools. If web is set, it keeps tools for search and fetch.
-func (c *checked) checkTools(d Dialect, web bool, o object) (object, error) {
+func checkTools(d Dialect, web bool, o object) (object, error) {
 	raw := o.get("tools")
 	if raw == nil {
 		return o, nil
@@ -409,10 +398,8 @@ func (c *checked) checkTools(d Dialect, web bool, o object) (object, error) {
 	if err != nil || len(gone) == 0 {
 		return o, err
 	}
-	c.removed += len(gone)
 	if len(kept) == 0 {
-		o, _ = o.drop("tools", "toolchoice", "toolconfig")
-		return o, nil
+		return o.drop("tools", "toolchoice", "toolconfig"), nil
 	}
 	list, _ := json.Marshal(kept) // valid JSON, so the error is always nil
 	o = o.set("tools", list)
@@ -420,7 +407,7 @@ func (c *checked) checkTools(d Dialect, web bool, o object) (object, error) {
 		kind, _ := choice.text("type")
 		name, _ := choice.text("name")
 		if slices.ContainsFunc(gone, func(t providerTool) bool { return t.kind == kind || t.name != "" && t.name == name }) {
-			o, _ = o.drop("toolchoice")
+			o = o.drop("toolchoice")
 		}
 	}
 	return o, nil

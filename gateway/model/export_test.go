@@ -9,12 +9,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/httpconn"
 )
 
-// Check checks a request body for a path with an unused budget. It returns the forwarded body and the number of removed
-// tools.
-func Check(d Dialect, path string, g Grant, body []byte) (out []byte, removed, status int) {
+// Check checks a request body for a path with an unused budget. It returns the forwarded body.
+func Check(d Dialect, path string, g Grant, body []byte) (out []byte, status int) {
 	r, ok := routeOf([]Dialect{d}, http.MethodPost, path)
 	if !ok {
-		return nil, 0, http.StatusNotFound
+		return nil, http.StatusNotFound
 	}
 	left := int64(maxTokens)
 	if g.Budget.OutputTokens > 0 {
@@ -23,9 +22,9 @@ func Check(d Dialect, path string, g Grant, body []byte) (out []byte, removed, s
 	c, err := check(r, g, body, func(*checked) int64 { return left })
 	var f *refusal
 	if errors.As(err, &f) {
-		return nil, 0, f.status
+		return nil, f.status
 	}
-	return c.body, c.removed, http.StatusOK
+	return c.body, http.StatusOK
 }
 
 // Meter returns the usage of an answer that arrives in parts, and whether the answer contained it.
