@@ -209,8 +209,12 @@ func (g *Gateway) resolve(ctx context.Context, to target) ([]netip.Addr, *refusa
 	if addrs[0], literal = to.addr(); !literal {
 		ctx, cancel := context.WithTimeout(ctx, resolveTime)
 		defer cancel()
+		name := to.host
+		if strings.Contains(name, ".") {
+			name += "." // prevents the resolver from adding the host's search domains
+		}
 		var err error
-		if addrs, err = g.o.Resolver.LookupNetIP(ctx, "ip", rooted(to.host)); err != nil || len(addrs) == 0 {
+		if addrs, err = g.o.Resolver.LookupNetIP(ctx, "ip", name); err != nil || len(addrs) == 0 {
 			return nil, &refusal{http.StatusBadGateway, kindDNS, "", fmt.Sprintf("no address found for %s", to.host), ""}
 		}
 	}
@@ -226,15 +230,6 @@ func (g *Gateway) resolve(ctx context.Context, to target) ([]netip.Addr, *refusa
 		}
 	}
 	return addrs[:min(len(addrs), maxAddresses)], nil
-}
-
-// rooted appends a dot to host, to prevent the resolver from adding the host's search domains. It does not change
-// single words.
-func rooted(host string) string {
-	if strings.Contains(host, ".") {
-		return host + "."
-	}
-	return host
 }
 
 // connect connects to the first answering address.
