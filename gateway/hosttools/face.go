@@ -2,6 +2,7 @@ package hosttools
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -70,7 +71,8 @@ func (s *Set) newServer() *mcp.Server {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.declared)) {
 		text := s.declared[name]
-		r := &mcp.Resource{URI: resourceScheme + name, Name: name, MIMEType: mediaType(name), Size: int64(len(text))}
+		media := cmp.Or(map[string]string{".md": "text/markdown", ".json": "application/json"}[path.Ext(name)], "text/plain")
+		r := &mcp.Resource{URI: resourceScheme + name, Name: name, MIMEType: media, Size: int64(len(text))}
 		server.AddResource(r, func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 			c := &mcp.ResourceContents{URI: r.URI, MIMEType: r.MIMEType, Text: text}
 			return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{c}}, nil
@@ -78,16 +80,6 @@ func (s *Set) newServer() *mcp.Server {
 	}
 	server.AddReceivingMiddleware(s.receive)
 	return server
-}
-
-func mediaType(name string) string {
-	switch path.Ext(name) {
-	case ".md":
-		return "text/markdown"
-	case ".json":
-		return "application/json"
-	}
-	return "text/plain"
 }
 
 func mcpTool(t Tool) *mcp.Tool {

@@ -286,7 +286,8 @@ func freeze(t Tool) *entry {
 	if e.resolved, err = resolve(e.tool.Input); err != nil {
 		return fail("input: %w", err)
 	}
-	e.spelling = spellingOf(e.tool.Input)
+	e.spelling = &spelling{meant: map[string]string{}, below: map[string]bool{}}
+	e.spelling.learn(e.tool.Input, "")
 	if t.Output != nil {
 		if e.tool.Output, err = cleanSchema(t.Output); err != nil {
 			return fail("output: %w", err)

@@ -13,12 +13,6 @@ type spelling struct {
 	maps  bool              // caller-chosen names may have such values too
 }
 
-func spellingOf(schema map[string]any) *spelling {
-	s := &spelling{meant: map[string]string{}, below: map[string]bool{}}
-	s.learn(schema, "")
-	return s
-}
-
 // learn adds the names of a part of a schema, and reports whether it found any. If the keys of the part are names,
 // under is the keyword above it.
 func (s *spelling) learn(v any, under string) (some bool) {
