@@ -100,7 +100,9 @@ func (w *watcher) tool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext) 
 	resp, err := next(ctx, p)
 	event.Done, event.Duration = true, time.Since(began)
 	if resp != nil {
-		event.Failure = failureOf(resp.Output)
+		out, _ := resp.Output.(map[string]any) // converted to JSON by Genkit
+		problem, _ := out["error"].(map[string]any)
+		event.Failure, _ = problem["code"].(string)
 	}
 	if err != nil {
 		event.Failure = string(toolspec.CodeInternal)
@@ -181,14 +183,6 @@ func (w *watcher) addUsage(turns int, u model.Usage) {
 	w.input += int(u.InputTokens)
 	w.output += int(u.OutputTokens)
 	w.cached += int(u.CacheReadTokens)
-}
-
-// failureOf returns the error code of a tool output Genkit converted to JSON.
-func failureOf(out any) string {
-	m, _ := out.(map[string]any)
-	e, _ := m["error"].(map[string]any)
-	code, _ := e["code"].(string)
-	return code
 }
 
 // describeOutput describes the output format in the messages instead of using the provider's native option, if the

@@ -1,7 +1,6 @@
 package tools
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -22,12 +21,6 @@ import (
 
 // checked is an invisible template comment. PromptFS appends it to prompts without a sandbox.
 const checked = "{{! workcell }}"
-
-// withMark returns src with checked appended.
-func withMark(src []byte) []byte {
-	text := bytes.TrimRight(src, " \t\r\n")
-	return slices.Concat(text, []byte(checked), src[len(text):])
-}
 
 // registryProbe is an action without an effect. Its registration gives the plugin a reference to the registry.
 type registryProbe struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"path"
+	"slices"
 
 	"github.com/workcell-dev/workcell/frontmatter"
 )
@@ -51,7 +52,8 @@ func (p promptFS) rewritten(name string) (data []byte, ok bool, err error) {
 	}
 	data, err = doc.Source()
 	if err == nil && doc.Sandbox == nil {
-		data = withMark(data)
+		text := bytes.TrimRight(data, " \t\r\n")
+		data = slices.Concat(text, []byte(checked), data[len(text):])
 	}
 	return data, err == nil, err
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/internal/toolspec"
-	"github.com/workcell-dev/workcell/internal/transcript"
 )
 
 // Notices to a model whose sandbox changed since the conversation was interrupted.
@@ -17,14 +16,6 @@ const (
 	sandboxRebuilt = "The program that runs you was interrupted and has resumed. Your sandbox was recreated with its " +
 		"workspace: the files in /workspace are unchanged, other files are lost, and your processes have exited."
 )
-
-// recordedBy makes rec record the binding's conversation. rec may be nil.
-func (b *binding) recordedBy(rec *transcript.Recorder) {
-	b.record = rec
-	if rec != nil && b.isolated != "" {
-		b.isolated = rec.Sandbox() // the process resuming the run uses the same name
-	}
-}
 
 // continueIn opens the sandboxes an earlier process of the conversation used. If a sandbox changed, it records a notice
 // for the model. If a sandbox cannot be opened, the tools report the error later.

@@ -49,7 +49,9 @@ func (m middleware) New(ctx context.Context) (*ai.Hooks, error) {
 	if err != nil {
 		return nil, classified(err)
 	}
-	b.recordedBy(transcript.ClaimSandbox(ctx))
+	if b.record = transcript.ClaimSandbox(ctx); b.record != nil && b.isolated != "" {
+		b.isolated = b.record.Sandbox() // the process resuming the run uses the same name
+	}
 	if m.Mode == frontmatter.ModeExecutor {
 		return b.executorHooks(), nil
 	}
