@@ -225,7 +225,9 @@ func (p *past) read(e Entry) error {
 		if v == nil || !v.running || e.Type != TypeAgent || e.Attempt != v.failed+1 {
 			return errors.New("a conversation without a running attempt")
 		}
-		return v.converse(e)
+		if v.stripped = v.stripped || len(e.Conversation) == 0; !v.stripped {
+			return v.conversation.Add(e.Conversation, e.Time)
+		}
 	case EventStepFinished:
 		if e.Error != nil && e.Error.Final && (e.Error.Message == endedByTimeout || e.Error.Message == endedBySibling) {
 			if v != nil {
@@ -247,17 +249,6 @@ func (p *past) read(e Entry) error {
 		}
 	}
 	return nil
-}
-
-// converse processes a part of the attempt's conversation.
-func (v *visit) converse(e Entry) error {
-	if len(e.Conversation) == 0 {
-		v.stripped = true
-	}
-	if v.stripped {
-		return nil
-	}
-	return v.conversation.Add(e.Conversation, e.Time)
 }
 
 // label returns a context to label commands with their attempt: the run, the number of the attempt's start entry, and
