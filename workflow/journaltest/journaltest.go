@@ -297,10 +297,6 @@ func take(t *testing.T, p Place) {
 // afterwards. A conversation that is not JSON is reported as damage.
 func conversations(t *testing.T, p Place) {
 	j := p.Open(t)
-	part := func(seq int64, path string) workflow.Entry {
-		text := fmt.Sprintf(`{"part":%d,"nul":"\u0000"}`, seq)
-		return workflow.Entry{RunID: "run_1", Seq: seq, Kind: workflow.EventStepProgress, Path: path, Conversation: []byte(text)}
-	}
 	kept := func() (parts string) {
 		t.Helper()
 		list, err := j.Entries(t.Context(), "run_1")
@@ -315,11 +311,13 @@ func conversations(t *testing.T, p Place) {
 		}
 		return parts
 	}
-	mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: 1, Kind: workflow.EventRunStarted}, part(2, "a"), part(3, "b"), part(4, "a"))
+	mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: 1, Kind: workflow.EventRunStarted},
+		progressOf(2, "a"), progressOf(3, "b"), progressOf(4, "a"))
 	if got := kept(); got != `{"part":2,"nul":"\u0000"}{"part":3,"nul":"\u0000"}{"part":4,"nul":"\u0000"}` {
 		t.Errorf("kept: %s", got)
 	}
-	mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: 5, Kind: workflow.EventStepFinished, Path: "a", Retry: true}, part(6, "a"))
+	mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: 5, Kind: workflow.EventStepFinished, Path: "a", Retry: true},
+		progressOf(6, "a"))
 	if got := kept(); got != `{"part":3,"nul":"\u0000"}{"part":6,"nul":"\u0000"}` {
 		t.Errorf("kept of unfinished attempts: %s", got)
 	}
