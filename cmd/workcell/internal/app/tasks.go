@@ -255,7 +255,10 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 		}
 	}
 	if box := transfer.Shared(r.manager.Manager, run); box != nil {
-		out.Outputs = taskOutputs(box, res.Outputs)
+		for _, name := range slices.Sorted(maps.Keys(res.Outputs)) {
+			size := int64(len(res.Outputs[name].Content))
+			out.Outputs = append(out.Outputs, mcpserver.TaskOutput{Sandbox: box.ID(), Path: name, Size: size})
+		}
 	}
 	return out, err
 }
@@ -271,15 +274,6 @@ func (t mcpTask) input(req mcpserver.TaskRequest) (map[string]any, error) {
 		err = errors.Unwrap(tools.CheckInput(doc, input)) // without the path of the agent's file
 	}
 	return input, err
-}
-
-// taskOutputs describes outputs kept in a sandbox.
-func taskOutputs(box *session.Session, made patch.Tree) []mcpserver.TaskOutput {
-	var list []mcpserver.TaskOutput
-	for _, name := range slices.Sorted(maps.Keys(made)) {
-		list = append(list, mcpserver.TaskOutput{Sandbox: box.ID(), Path: name, Size: int64(len(made[name].Content))})
-	}
-	return list
 }
 
 // keepSnapshot keeps the initial files of a session's sandboxes until the session is closed.

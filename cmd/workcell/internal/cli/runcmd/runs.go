@@ -277,11 +277,9 @@ func steps(r app.RunDetail) (rows [][]string) {
 		if e.Error != nil {
 			text = errorCell(e.Error)
 		}
-		row := []string{e.Path, doing(e), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), s.State, took, used}
+		doing := strings.TrimSpace(string(e.Type) + " " + e.Agent)
+		row := []string{e.Path, doing, fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), s.State, took, used}
 		rows = append(rows, append(row, dollars(e.CostUSD), text))
 	}
 	return rows
 }
-
-// doing returns the type of a step, and the agent if there is one.
-func doing(e workflow.Entry) string { return strings.TrimSpace(string(e.Type) + " " + e.Agent) }
