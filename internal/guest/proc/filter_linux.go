@@ -123,7 +123,8 @@ func lastThread() (uint32, error) {
 
 // guardFilter denies, with EPERM, changes of any process's limits by process ID, changes of the limit with the tags,
 // and changes of the priority of threads with IDs up to last and of all processes of a user. It also denies forged
-// fault signals for these threads. No ID is needed for the caller's limits. For priorities, C libraries use the ID.
+// fault signals for these threads, and leases, because starting a program waits for the end of a lease on its file. No
+// ID is needed for the caller's limits. For priorities, C libraries use the ID.
 func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 	thread := func(arg int) []unix.SockFilter {
 		return []unix.SockFilter{
@@ -157,6 +158,8 @@ func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 	}
 	ready := append([]unix.SockFilter{
 		loadArg(1, 0),
+		jump(unix.BPF_JEQ, unix.F_SETLEASE, 0, 1),
+		verdict(verdictDeny),
 		jump(unix.BPF_JEQ, unix.F_SETSIG, 0, uint8(len(faults))+1),
 		loadArg(2, 0),
 	}, refuse(faults, verdictDeny)...)

@@ -12,7 +12,7 @@ import (
 
 // Settings of the guest agent's process.
 const (
-	spareThreads = 14
+	spareThreads = 15
 	minProcs     = 3 // one for a blocked fork, one for the end of a garbage collection, and one for killStopped
 	maxProcs     = 4
 	gcPercent    = 50
@@ -76,7 +76,10 @@ var collector sync.Mutex
 // until another command lets the child process continue.
 func pauseCollector() (resume func()) {
 	collector.Lock()
-	limit, percent := debug.SetMemoryLimit(math.MaxInt64), debug.SetGCPercent(-1) // waits for a running collection
+	limit, percent := debug.SetMemoryLimit(math.MaxInt64), debug.SetGCPercent(-1)
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m) // waits for the start of a collection, or the end
+	debug.SetGCPercent(-1)   // waits for the rest of a collection that has just started
 	return func() {
 		debug.SetGCPercent(percent)
 		debug.SetMemoryLimit(limit)

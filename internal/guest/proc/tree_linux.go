@@ -29,6 +29,8 @@ const (
 	holdBound = 2 * time.Second
 	// stoppedBound is the time after which a process that was stopped during its start is killed.
 	stoppedBound = 20 * time.Millisecond
+	// startBound is the time after which any process is killed that does not get beyond its start.
+	startBound = 10 * time.Second
 )
 
 // holdTries is the number of attempts, one millisecond apart, to acquire the lock for forking.
@@ -160,7 +162,8 @@ func (t *tracker) hold() (release func()) {
 // may not run its own timers on time while a fork is blocked.
 func (s *Spawner) killStopped() {
 	defer unix.Close(s.alarm)
-	for {
+	var slow *Tree
+	for since := time.Now(); ; {
 		var expirations [8]byte
 		if _, err := unix.Read(s.alarm, expirations[:]); err != nil {
 			continue // interrupted by a signal
@@ -169,8 +172,11 @@ func (s *Spawner) killStopped() {
 		if k == nil {
 			return
 		}
+		if k != slow {
+			slow, since = k, time.Now()
+		}
 		for _, p := range k.members() {
-			if (p.state == 'T' || p.state == 't') && beforeExec(p.pid) {
+			if (p.state == 'T' || p.state == 't' || time.Since(since) > startBound) && beforeExec(p.pid) {
 				signalProc(p, unix.SIGKILL)
 			}
 		}
