@@ -36,9 +36,6 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	if host != nil {
 		req.Exec.Started = func(c *sandbox.Command) { ended = host.access.Program(in.Interpreter, c.ID()) }
 	}
-	b.mu.Lock()
-	req.Shared = len(b.programs) > 0
-	b.mu.Unlock()
 	res, err := interpreter.Run(ctx, s.Sandbox, req)
 	if err == nil && !res.Done() && !req.Exec.Background {
 		if res.ExecResult, err = outlast(ctx, s, res.ExecResult); err == nil && res.Done() {
@@ -64,7 +61,7 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	if res.Done() {
 		return b.programOutput(ctx, s, res), nil
 	}
-	req.Code, req.Exec, req.Shared = "", sandbox.ExecRequest{}, true
+	req.Code, req.Exec = "", sandbox.ExecRequest{}
 	b.mu.Lock()
 	b.programs[res.ExecID] = program{ended, req, interpreter.Result{Interpreter: res.Interpreter, Lost: res.Lost}}
 	b.mu.Unlock()

@@ -59,9 +59,6 @@ type Request struct {
 	// with the program's command, whose id is Result.ExecID. If the program starts
 	// the interpreter, Env, EnvBefore, and Services apply to the interpreter. The other fields must be zero.
 	Exec sandbox.ExecRequest
-	// Shared means that other programs may be running in the interpreter. Finish then does not probe the interpreter
-	// while the sandbox runs another command.
-	Shared bool
 }
 
 // Result is the result of a program. Stdout and Stderr contain the program's output. After an exception, the exit code
@@ -117,8 +114,8 @@ func Finish(ctx context.Context, s *sandbox.Sandbox, req Request, res Result) (R
 			if res.Status == sandbox.ExecCompleted {
 				res.Status, res.ExitCode, res.Signal = ended.Status, ended.ExitCode, ended.Signal
 			}
-		} else if !req.Shared || !i.busy(ctx) {
-			if res.Kept = i.answers(ctx); !res.Kept {
+		} else if !i.busy(ctx) {
+			if res.Kept = i.answers(ctx); !res.Kept && !i.busy(ctx) {
 				res.Lost = true
 				i.end(ctx)
 			}
@@ -317,11 +314,14 @@ func (i *interpreter) answers(ctx context.Context) bool {
 	return err == nil && res.Status == sandbox.ExecCompleted && res.ExitCode == 0
 }
 
-// busy reports whether a command other than the interpreters is running. It may be another program.
+// busy reports whether another program is running in the interpreter, or waits for it.
 func (i *interpreter) busy(ctx context.Context) bool {
-	idle, err := Running(ctx, i.s)
-	commands, cerr := i.s.Commands(ctx)
-	return err != nil || cerr != nil || slices.ContainsFunc(commands, func(c sandbox.ExecStatus) bool {
-		return !c.Done() && !slices.Contains(idle, c.ExecID)
+	commands, err := i.s.Commands(ctx)
+	return err != nil || slices.ContainsFunc(commands, func(c sandbox.ExecStatus) bool {
+		if c.Done() {
+			return false
+		}
+		_, err := i.s.StatFile(ctx, path.Join(i.dir, i.lang+".client-"+c.ExecID))
+		return !errors.Is(err, backend.ErrNotFound)
 	})
 }

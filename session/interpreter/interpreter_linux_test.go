@@ -127,3 +127,32 @@ func TestApproval(t *testing.T) {
 		}
 	}
 }
+
+// TestInterruptedAmongOthers verifies that the interpreter survives an interrupted program if another program is
+// running. Other commands of the sandbox do not count.
+func TestInterruptedAmongOthers(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	run := func(code string, exec sandbox.ExecRequest) interpreter.Result {
+		t.Helper()
+		req := interpreter.Request{Language: interpreter.Python, Code: code, Exec: exec}
+		res, err := interpreter.Run(t.Context(), s.Sandbox, req)
+		checktest.Must(t, err)
+		return res
+	}
+	_, err := s.Start(t.Context(), sandbox.ExecRequest{Argv: []string{"sleep", "1000"}})
+	checktest.Must(t, err)
+	forever := sandbox.ExecRequest{Timeout: time.Second}
+	if res := run("while True: pass", forever); !res.Kept || res.Lost || res.Status != sandbox.ExecTimedOut {
+		t.Errorf("%+v", res)
+	}
+	other := run("import os, time\nwhile not os.path.exists('go'): time.sleep(.01)", sandbox.ExecRequest{Background: true})
+	if res := run("0", forever); res.Kept || res.Lost || res.Status != sandbox.ExecTimedOut {
+		t.Errorf("behind another program: %+v", res)
+	}
+	_, err = s.MakeDir(t.Context(), "go", 0)
+	checktest.Must(t, err)
+	if res, err := s.Command(other.ExecID).Wait(t.Context(), time.Minute); err != nil || res.ExitCode != 0 || !res.Done() {
+		t.Errorf("the other program: %+v, %v", res, err)
+	}
+}
