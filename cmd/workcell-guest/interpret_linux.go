@@ -24,10 +24,6 @@ func interpret(args []string, in io.Reader, out, errs io.Writer) int {
 	if len(args) != 2 {
 		return fail(errs, errors.New("usage: workcell-guest interpret DIR LANGUAGE"))
 	}
-	// Without this file, the host may end the interpreter after another program does not answer.
-	mark := filepath.Join(args[0], args[1]+".client-"+os.Getenv(wire.ExecVariable))
-	_ = os.WriteFile(mark, nil, 0o600)
-	defer os.Remove(mark) //nolint:errcheck // the host ignores files of ended programs
 	status, err := runIn(filepath.Join(args[0], args[1]+".sock"), in, out, errs)
 	if err != nil {
 		fail(errs, err)

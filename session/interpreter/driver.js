@@ -2,7 +2,7 @@
 //
 // Clients connect to DIR/node.sock. A request is a line of JSON; what is printed is sent back as frames, a kind ("o": standard
 // output, "e": standard error, "x": exit code, the last one) and a length before the bytes. The value of the last expression and
-// images are left in DIR, in a file that is named after the client's command.
+// images are left in DIR, in a file that is named after the client's command. DIR/node.now has the name of the current command.
 //
 // A worker speaks with the clients, since a program may keep the main thread.
 const fs = require("fs"), net = require("net"), path = require("path"), util = require("util"), vm = require("vm");
@@ -31,6 +31,9 @@ function serve(dir) {
     client = waiting.shift();
     if (client.conn.destroyed) return done(130);
     client.conn.once("close", client.gone);
+    try {
+      fs.writeFileSync(path.join(dir, "node.now"), client.request.exec);
+    } catch {} // the host may end this interpreter if another program does not answer
     parentPort.postMessage(client.request);
   };
   const done = (code) => {

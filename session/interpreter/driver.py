@@ -2,7 +2,8 @@
 
 Clients connect to DIR/python.sock. A request is a line of JSON; what is printed is sent back as frames, a kind
 ("o": standard output, "e": standard error, "x": exit code, the last one) and a length before the bytes. The value
-of the last expression and images are left in DIR, in a file that is named after the client's command.
+of the last expression and images are left in DIR, in a file that is named after the client's command. DIR/python.now
+has the name of the current command.
 """
 import ast, base64, fcntl, inspect, json, linecache, os, queue, select, signal, socket, struct, sys, threading, time, traceback, types, warnings, weakref
 
@@ -238,6 +239,11 @@ def serve():
             over = threading.Event()
             watcher = threading.Thread(target=watch, args=(conn, over, woken), daemon=True)
             watcher.start()
+            try:
+                with open(os.path.join(DIR, "python.now"), "w") as f:
+                    f.write(request["exec"])
+            except OSError:  # the host may end this interpreter if another program does not answer
+                pass
             try:
                 code, value, images = interpreter.run(request["code"])
             except KeyboardInterrupt:  # in the last moment

@@ -314,14 +314,12 @@ func (i *interpreter) answers(ctx context.Context) bool {
 	return err == nil && res.Status == sandbox.ExecCompleted && res.ExitCode == 0
 }
 
-// busy reports whether another program is running in the interpreter, or waits for it.
+// busy reports whether a program that has not ended is running in the interpreter.
 func (i *interpreter) busy(ctx context.Context) bool {
-	commands, err := i.s.Commands(ctx)
-	return err != nil || slices.ContainsFunc(commands, func(c sandbox.ExecStatus) bool {
-		if c.Done() {
-			return false
-		}
-		_, err := i.s.StatFile(ctx, path.Join(i.dir, i.lang+".client-"+c.ExecID))
-		return !errors.Is(err, backend.ErrNotFound)
-	})
+	id, _, err := i.s.ReadFileBytes(ctx, path.Join(i.dir, i.lang+".now"), sandbox.ReadFileOptions{Limit: maxExecID})
+	if isTheirs(err) {
+		return false
+	}
+	st, werr := i.s.Command(string(id)).Wait(ctx, 0)
+	return err != nil || werr == nil && !st.Done()
 }

@@ -146,7 +146,11 @@ func TestInterruptedAmongOthers(t *testing.T) {
 	if res := run("while True: pass", forever); !res.Kept || res.Lost || res.Status != sandbox.ExecTimedOut {
 		t.Errorf("%+v", res)
 	}
-	other := run("import os, time\nwhile not os.path.exists('go'): time.sleep(.01)", sandbox.ExecRequest{Background: true})
+	const waits = "import os, time; os.mkdir('running')\nwhile not os.path.exists('go'): time.sleep(.01)"
+	other := run(waits, sandbox.ExecRequest{Background: true})
+	for _, err := s.StatFile(t.Context(), "running"); err != nil; _, err = s.StatFile(t.Context(), "running") {
+		time.Sleep(10 * time.Millisecond)
+	}
 	if res := run("0", forever); res.Kept || res.Lost || res.Status != sandbox.ExecTimedOut {
 		t.Errorf("behind another program: %+v", res)
 	}

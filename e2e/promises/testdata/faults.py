@@ -17,8 +17,9 @@ for sig in (4, 5, 7, 8, 11, 16, 31):
     assert got == [-1, -1, -1, -1], (sig, got)
 fcntl.fcntl(a, 10, 10)  # other signals may be chosen
 with open("leased", "w") as f:  # a lease would delay the start of a program in the file
-    try:
-        fcntl.fcntl(f, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        raise SystemExit("a lease was granted")
-    except PermissionError:
-        pass
+    for cmd in (fcntl.F_SETLEASE, 1040):  # F_SETDELEG
+        try:
+            fcntl.fcntl(f, cmd, fcntl.F_WRLCK)
+            raise SystemExit("a lease was granted")
+        except PermissionError:
+            pass

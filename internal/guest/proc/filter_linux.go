@@ -73,6 +73,9 @@ const (
 	ioprioUser = 3
 )
 
+// setDelegation is F_SETDELEG, a lease since Linux 6.19.
+const setDelegation = 1024 + 16
+
 const (
 	verdictAllow = unix.SECCOMP_RET_ALLOW
 	verdictDeny  = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
@@ -158,7 +161,8 @@ func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 	}
 	ready := append([]unix.SockFilter{
 		loadArg(1, 0),
-		jump(unix.BPF_JEQ, unix.F_SETLEASE, 0, 1),
+		jump(unix.BPF_JEQ, unix.F_SETLEASE, 1, 0),
+		jump(unix.BPF_JEQ, setDelegation, 0, 1),
 		verdict(verdictDeny),
 		jump(unix.BPF_JEQ, unix.F_SETSIG, 0, uint8(len(faults))+1),
 		loadArg(2, 0),
