@@ -23,6 +23,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -465,15 +466,18 @@ func TestGuesses(t *testing.T) {
 	r := newRig(t, func(o *ui.Options) { o.Proxies = []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")} })
 	for address, header := range map[string]string{"127.0.0.2:1": "Authorization", "192.0.2.7:1": "Cookie"} {
 		refused := false
-		for i := range 1000 {
-			req := httptest.NewRequest(http.MethodGet, "/runs", nil)
-			req.Host, req.RemoteAddr = "localhost", address
-			req.Header.Set(header, fmt.Sprintf("Bearer %d", i))
-			req.Header["X-Forwarded-For"] = []string{fmt.Sprintf("198.51.100.%d", i), "203.0.113.9"} // a proxy adds a line
-			w := httptest.NewRecorder()
-			r.server.ServeHTTP(w, req)
-			refused = refused || w.Code == http.StatusTooManyRequests
-		}
+		synctest.Test(t, func(*testing.T) { // stops the clock
+			for i := 0; i < 1000 && !refused; i++ {
+				req := httptest.NewRequest(http.MethodGet, "/runs", nil)
+				req.Host, req.RemoteAddr = "localhost", address
+				req.Header.Set(header, fmt.Sprintf("Bearer %d", i))
+				// A proxy adds a line.
+				req.Header["X-Forwarded-For"] = []string{fmt.Sprintf("198.51.100.%d", i), "203.0.113.9"}
+				w := httptest.NewRecorder()
+				r.server.ServeHTTP(w, req)
+				refused = w.Code == http.StatusTooManyRequests
+			}
+		})
 		if !refused {
 			t.Errorf("no limit for the header %s", header)
 		}
