@@ -234,16 +234,18 @@ def serve():
         except queue.Empty:
             return
         with conn:
-            with printed.lock:
-                printed.client = conn
-            over = threading.Event()
-            watcher = threading.Thread(target=watch, args=(conn, over, woken), daemon=True)
-            watcher.start()
+            if select.select([conn], [], [], 0)[0]:  # the client is gone
+                continue
             try:
                 with open(os.path.join(DIR, "python.now"), "w") as f:
                     f.write(request["exec"])
             except OSError:  # the host may end this interpreter if another program does not answer
                 pass
+            with printed.lock:
+                printed.client = conn
+            over = threading.Event()
+            watcher = threading.Thread(target=watch, args=(conn, over, woken), daemon=True)
+            watcher.start()
             try:
                 code, value, images = interpreter.run(request["code"])
             except KeyboardInterrupt:  # in the last moment

@@ -320,6 +320,9 @@ func (i *interpreter) busy(ctx context.Context) bool {
 	if isTheirs(err) {
 		return false
 	}
-	st, werr := i.s.Command(string(id)).Wait(ctx, 0)
-	return err != nil || werr == nil && !st.Done()
+	if err != nil {
+		return true
+	}
+	st, err := i.s.Command(string(id)).Wait(ctx, 0)
+	return !isTheirs(err) && (err != nil || !st.Done())
 }

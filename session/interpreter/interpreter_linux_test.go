@@ -11,6 +11,7 @@ import (
 
 	"github.com/firebase/genkit/go/ai"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/checktest"
@@ -151,12 +152,16 @@ func TestInterruptedAmongOthers(t *testing.T) {
 	for _, err := s.StatFile(t.Context(), "running"); err != nil; _, err = s.StatFile(t.Context(), "running") {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if res := run("0", forever); res.Kept || res.Lost || res.Status != sandbox.ExecTimedOut {
+	if res := run("import os; os.mkdir('ran')", forever); res.Kept || res.Lost || res.Status != sandbox.ExecTimedOut {
 		t.Errorf("behind another program: %+v", res)
 	}
 	_, err = s.MakeDir(t.Context(), "go", 0)
 	checktest.Must(t, err)
 	if res, err := s.Command(other.ExecID).Wait(t.Context(), time.Minute); err != nil || res.ExitCode != 0 || !res.Done() {
 		t.Errorf("the other program: %+v, %v", res, err)
+	}
+	run("0", sandbox.ExecRequest{})
+	if _, err := s.StatFile(t.Context(), "ran"); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("an interrupted program ran later: %v", err)
 	}
 }
