@@ -228,14 +228,17 @@ func (i *interpreter) ensure(ctx context.Context, exec sandbox.ExecRequest) (res
 	return res, err
 }
 
-// known describes the sandbox's current or previous interpreter.
+// known describes the sandbox's current or previous interpreter or program.
 type known struct {
-	exec  string // empty without an interpreter
+	exec  string // empty without one
 	lives bool
 }
 
-func (i *interpreter) running(ctx context.Context) (known, error) {
-	data, _, err := i.s.ReadFileBytes(ctx, path.Join(i.dir, i.lang+".exec"), sandbox.ReadFileOptions{Limit: maxExecID})
+func (i *interpreter) running(ctx context.Context) (known, error) { return i.known(ctx, ".exec") }
+
+// known returns the command whose exec id is in a file of the interpreter.
+func (i *interpreter) known(ctx context.Context, ext string) (known, error) {
+	data, _, err := i.s.ReadFileBytes(ctx, path.Join(i.dir, i.lang+ext), sandbox.ReadFileOptions{Limit: maxExecID})
 	if errors.Is(err, backend.ErrNotFound) {
 		return known{}, nil
 	}
@@ -316,13 +319,6 @@ func (i *interpreter) answers(ctx context.Context) bool {
 
 // busy reports whether a program that has not ended is running in the interpreter.
 func (i *interpreter) busy(ctx context.Context) bool {
-	id, _, err := i.s.ReadFileBytes(ctx, path.Join(i.dir, i.lang+".now"), sandbox.ReadFileOptions{Limit: maxExecID})
-	if isTheirs(err) {
-		return false
-	}
-	if err != nil {
-		return true
-	}
-	st, err := i.s.Command(string(id)).Wait(ctx, 0)
-	return !isTheirs(err) && (err != nil || !st.Done())
+	k, err := i.known(ctx, ".now")
+	return err != nil || k.lives
 }
