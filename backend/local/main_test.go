@@ -135,12 +135,13 @@ func vanish(dir, id string) error {
 	_, nonce, _ := strings.Cut(id, "@")
 	groups, err := filepath.Glob("/sys/fs/cgroup/*/" + local.GroupPrefix(dir) + nonce)
 	for _, g := range groups {
-		for end := time.Now().Add(3 * time.Minute); err == nil; time.Sleep(10 * time.Millisecond) {
-			if err = os.Remove(g); err == nil {
+		for end := time.Now().Add(3 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
+			err := os.Remove(g)
+			if err == nil || errors.Is(err, os.ErrNotExist) { // another driver may be faster
 				break
 			}
-			if time.Now().Before(end) {
-				err = nil
+			if time.Now().After(end) {
+				return err
 			}
 		}
 	}
