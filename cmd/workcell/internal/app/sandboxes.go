@@ -9,6 +9,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -149,9 +150,7 @@ func (m *Manager) Find(ctx context.Context, name string) (session.Info, error) {
 func NamedSandboxes(list []session.Info, name string) []session.Info {
 	for _, means := range []func(session.Info) bool{
 		func(s session.Info) bool { return s.ID == name || s.Key.String() == name },
-		func(s session.Info) bool {
-			return s.Run != "" && s.Run == name || IsNamed(s.Key) && s.Key.ID == name
-		},
+		func(s session.Info) bool { return s.Run != "" && s.Run == name || IsNamed(s.Key) && s.Key.ID == name },
 		func(s session.Info) bool { return abbreviates(name, s.ID) || abbreviates(name, s.Run) },
 	} {
 		found := slices.DeleteFunc(slices.Clone(list), func(s session.Info) bool { return !means(s) })
@@ -162,9 +161,10 @@ func NamedSandboxes(list []session.Info, name string) []session.Info {
 	return nil
 }
 
-// abbreviates reports whether short is a prefix of id and long enough.
+// abbreviates reports whether short is a prefix of id and long enough. An id with special characters is not from
+// Workcell. It cannot be abbreviated, because commands in hints contain the id.
 func abbreviates(short, id string) bool {
-	return len(short) >= len("sbx_")+4 && strings.HasPrefix(id, short)
+	return len(short) >= len("sbx_")+4 && strings.HasPrefix(id, short) && hint.Quote(id) == id
 }
 
 // IsNamed reports whether a key belongs to a sandbox that a user named.

@@ -42,11 +42,11 @@ func TestFindSandbox(t *testing.T) {
 		return session.Info{ID: id, Key: key, Run: key.Run(), EngineID: "0123456789abcdef"}
 	}
 	list := []session.Info{
-		info("sbx_aaaabbbb", session.UserKey("box")),
-		info("sbx_aaaacccc", session.UserKey("sbx_ddddeeee")),
+		info("sbx_aaaabbbb", session.UserKey("box")), info("sbx_aaaacccc", session.UserKey("sbx_ddddeeee")),
 		info("sbx_ddddeeeeffff", session.WorkflowKey("run_onetwo", "default")),
 		info("sbx_gggghhhh", session.WorkflowKey("run_twothree", "default")),
 		info("sbx_iiiijjjj", session.WorkflowKey("run_twothree", "other")),
+		info("sbx_kkkkllll", session.WorkflowKey("run_x`id`", "default")), // would run a command in a hint
 	}
 	for name, want := range map[string]string{
 		"sbx_aaaabbbb": "sbx_aaaabbbb", "user:box:default": "sbx_aaaabbbb", "box": "sbx_aaaabbbb", "run_onetwo": "sbx_ddddeeeeffff",
@@ -54,7 +54,7 @@ func TestFindSandbox(t *testing.T) {
 		"sbx_ddddeeee": "sbx_aaaacccc", // a name takes precedence over a prefix
 		"sbx_aaaa":     "matches 2", "run_twothree": "matches 2", "run_twot": "matches 2",
 		"sbx_ggg": "not found", "sbx_": "not found", "": "not found", "sbx_gggghhhhi": "not found", "bo": "not found", "user:box": "not found",
-		"0123456789ab": "not found", "SBX_GGGG": "not found",
+		"0123456789ab": "not found", "SBX_GGGG": "not found", "run_x`id": "not found",
 	} {
 		got, err := FindSandbox(list, name)
 		if err != nil && !strings.Contains(err.Error(), want) || err == nil && got.ID != want {

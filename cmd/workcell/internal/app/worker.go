@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/otelsetup"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/internal/bound"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
@@ -169,7 +170,7 @@ func (h *host) resumeDetached(
 		return h.m.Detach(context.WithoutCancel(ctx))
 	}
 	h.p.Line("%v; removed from the queue; run `workcell runs resume %s` or `workcell runs cancel %[2]s`", res.Unfinished,
-		res.RunID)
+		hint.Quote(res.RunID))
 	return errors.Join(q.Leave(context.WithoutCancel(ctx), res.RunID), h.m.Detach(context.WithoutCancel(ctx)))
 }
 
