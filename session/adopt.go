@@ -110,8 +110,9 @@ func (m *Manager) dropGrants(id string) {
 	}
 }
 
-// adoptTries is how often openAdopted tries to open a sandbox that has just ended. The pauses double to 3 s in total.
-const adoptTries = 7
+// adoptTries is how often openAdopted tries to open a sandbox that has just ended. The pauses double to 6 s in total,
+// because containerd may need 5 s to clean up after a dead runtime. Until then, Docker reports the sandbox as running.
+const adoptTries = 8
 
 // openAdopted returns a session for a recorded sandbox. It starts the sandbox if the sandbox is stopped. The caller
 // must store the changes to rec even if openAdopted fails. If the sandbox does not exist or was never finished,
