@@ -110,9 +110,10 @@ func (s *suite) pullShared(t *testing.T) {
 	r := newRegistry(t, "")
 	ref, _ := r.push(t, s.h.Images, "acme/shared:1", BuildImage(t, v1.Config{}, Unique()))
 	release := make(chan struct{})
-	var fetched atomic.Int64
+	var asked, fetched atomic.Int64
 	r.on(func(_ http.ResponseWriter, q *http.Request) bool {
 		if strings.Contains(q.URL.Path, "/manifests/") {
+			asked.Add(1)
 			<-release
 		}
 		if strings.Contains(q.URL.Path, "/blobs/") && q.Method == http.MethodGet {
@@ -121,23 +122,23 @@ func (s *suite) pullShared(t *testing.T) {
 		return true
 	})
 	b := s.backend(t)
-	const stay, leave = 4, 3
 	var left, wg sync.WaitGroup
-	for range leave {
+	for range 4 {
+		wg.Go(func() {
+			if info, err := b.Create(t.Context(), s.fetch(ref)); err != nil {
+				t.Errorf("stayed: %v", err)
+			} else {
+				Remove(t, s.b, info.ID)
+			}
+		})
+	}
+	// A pull that all its callers have left is canceled, so the first caller must be one that stays.
+	Eventually(t, "the pull begins", func() bool { return asked.Load() > 0 })
+	for range 3 {
 		left.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			Fails(t, "left", second(b.Create(ctx, s.fetch(ref))), context.DeadlineExceeded)
-		})
-	}
-	for range stay {
-		wg.Go(func() {
-			info, err := b.Create(t.Context(), s.fetch(ref))
-			if err != nil {
-				t.Errorf("stayed: %v", err)
-				return
-			}
-			Remove(t, s.b, info.ID)
 		})
 	}
 	left.Wait()
