@@ -1,7 +1,7 @@
 import { check, go, same, scenario, text } from "./page.mjs";
 
 await scenario(async ({ data, login, screen, expect }) => {
-  expect(/ERR_(CONNECTION_REFUSED|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE|CONNECTION_RESET)/);
+  expect(/ERR_(CONNECTION_REFUSED|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE|CONNECTION_RESET)|404 \(Not Found\)/);
   const page = await login(), streams = new Set();
   page.on("request", (r) => r.resourceType() === "eventsource" && streams.add(r));
   for (const end of ["requestfinished", "requestfailed"]) page.on(end, (r) => streams.delete(r));
@@ -73,5 +73,10 @@ await scenario(async ({ data, login, screen, expect }) => {
   await page.locator("tr:has(.s-running) a.row").click();
   await page.locator("wc-output", { hasText: "line 3" }).waitFor();
   await screen(page);
+
+  // After the end, the output stays on the page, even if the sandbox of the run is gone.
+  const again = page.waitForResponse((r) => r.url() === page.url() && r.request().resourceType() === "fetch");
   await go("let go");
+  await again;
+  check((await text(page, "wc-output")).includes("line 3"), "the output is gone");
 });

@@ -207,13 +207,15 @@ customElements.define("wc-output", class extends HTMLElement {
     this.stream = new EventSource(this.dataset.events);
     this.stream.onopen = () => this.pre.replaceChildren(); // the stream begins with the kept output
     this.stream.addEventListener("lines", (e) => this.add(JSON.parse(e.data)));
-    this.stream.addEventListener("end", () => { this.done = true; this.stop(); location.reload(); });
+    this.stream.addEventListener("end", () => {
+      this.done = true;
+      this.stop();
+      this.pre.append(this.line({ s: "note", l: [{ t: "[the command has ended]" }] }));
+      refresh(); // if the sandbox is gone, the output stays
+    });
   }
 
-  stop() {
-    this.stream?.close();
-    this.stream = null;
-  }
+  stop() { this.stream = this.stream?.close(); }
 
   add({ lines, last, lost }) {
     const follow = this.pre.scrollTop + this.pre.clientHeight > this.pre.scrollHeight - 40;
